@@ -117,8 +117,12 @@ def _suggestions(name: str, boxes: Sequence[command_line.Box]) -> tuple[str, ...
     if name == "task":
         from bertjax.tasks import TASKS
 
-        return (*TASKS, GLUE_TASK) if is_finetuning else tuple(TASKS)
-    return tuple(shipped_names()) if name in ("model", "init", "teacher", "tokenizer") else ()
+        if is_finetuning:
+            return (*TASKS, GLUE_TASK)
+        return tuple(TASKS)
+    if name in ("model", "init", "teacher", "tokenizer"):
+        return tuple(shipped_names())
+    return ()
 
 
 parse, main = command_line.command_of(

@@ -164,11 +164,13 @@ def predict_file(config: PredictConfig, model: "Pretrained") -> None:
     from bertjax.tasks.intervals import score_intervals
     from bertjax.tasks.measures import ScoredRows
 
-    task, overlap = model.task_with(config.max_length, config.doc_stride), None
+    task = model.task_with(config.max_length, config.doc_stride)
+    overlap = None
     if config.text is not None:
         examples = [from_text(task, config.text, config.pair)]
     else:
-        path, separator = str(config.input), config.label_separator
+        path = str(config.input)
+        separator = config.label_separator
         task, examples, note = from_file(
             task, path, config.columns, separator, model.description, "report"
         )

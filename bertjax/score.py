@@ -104,7 +104,8 @@ def score(config: ScoreConfig) -> dict[str, float]:
     """
     from bertjax.tasks import TASKS
 
-    gold, predictions = Path(str(config.gold)), Path(str(config.predictions))
+    gold = Path(str(config.gold))
+    predictions = Path(str(config.predictions))
     for path in (gold, predictions):
         if not path.is_file():
             raise FileNotFoundError(f"{path} does not exist or is not a file: check its name.")

@@ -106,7 +106,9 @@ def _train(config: TrainTokenizerConfig, texts: Iterator[str]) -> "Tokenizer":
         tokenizer = by_bytes[config.kind](texts, **common)
     else:
         tokenizer = train_wordpiece(texts, split=config.split, **letters, **common)
-    return tokenizer if first is None else tokenizer.normalised_first(first)
+    if first is None:
+        return tokenizer
+    return tokenizer.normalised_first(first)
 
 
 def _extend(config: TrainTokenizerConfig, texts: Iterator[str], sample: list[str]) -> "Tokenizer":
@@ -158,7 +160,9 @@ def _place_of_tokenizer(model: str) -> str:
 
     if holds_run(Path(model)):
         return str(Path(model) / "tokenizer")
-    return str(Path(model).parent) if Path(f"{model}.index").is_file() else model
+    if Path(f"{model}.index").is_file():
+        return str(Path(model).parent)
+    return model
 
 
 def _texts(corpus: "Corpus", sample: list[str]) -> Iterator[str]:

@@ -214,7 +214,8 @@ class _Group:
 
 def registry_of(changed: Callable[[StructFieldSpec], StructFieldSpec]) -> ConstructorRegistry:
     """Returns a tyro registry that knows `_Group` types and applies `changed` to every field."""
-    registry, inside = ConstructorRegistry(), False
+    registry = ConstructorRegistry()
+    inside = False
 
     @registry.struct_rule
     def rule(info: StructTypeInfo) -> StructConstructorSpec | None:
@@ -283,7 +284,9 @@ def type_of_flags(boxes: Sequence[Box], groups: Collection[str], detail: str = "
 def _with_fields(config: Any, values: Mapping[str, Any]) -> Any:
     """Returns the dataclass or instance `config` with those of `values` that are its fields."""
     own = {f.name: values[f.name] for f in dataclasses.fields(config) if f.name in values}
-    return config(**own) if isinstance(config, type) else dataclasses.replace(config, **own)
+    if isinstance(config, type):
+        return config(**own)
+    return dataclasses.replace(config, **own)
 
 
 def _fields_of(box: Box, groups: Collection[str], detail: str) -> Iterator[StructFieldSpec]:

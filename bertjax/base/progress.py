@@ -93,7 +93,9 @@ class Progress:
     @property
     def share(self) -> float | None:
         """The fraction of the work that is done; None if the total is unknown."""
-        return min(self.done / self.total, 1.0) if self.total else None
+        if self.total:
+            return min(self.done / self.total, 1.0)
+        return None
 
     def amount(self) -> str:
         """Returns the amount and the speed, such as "1,200 texts, 300 texts/s", or the note."""

@@ -158,7 +158,9 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
 
 
 def _status(interrupt: KeyboardInterrupt) -> int:
-    return STOPPED if isinstance(interrupt, Interrupted) else 128 + signal.SIGINT
+    if isinstance(interrupt, Interrupted):
+        return STOPPED
+    return 128 + signal.SIGINT
 
 
 def _is_importing(frame: Any) -> bool:
@@ -304,7 +306,9 @@ def signals_deferred() -> Iterator[None]:
 
 def signal_name(number: int) -> str:
     """Returns what a user knows the signal `number` by, such as "Ctrl-C" or "SIGTERM"."""
-    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    if number == signal.SIGINT:
+        return "Ctrl-C"
+    return signal.Signals(number).name
 
 
 def stop_signals() -> list[signal.Signals]:

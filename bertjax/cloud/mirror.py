@@ -31,7 +31,9 @@ def mirror_folder(address: str, rank: int = 0) -> Path:
     """
     scheme, _, rest = os.fspath(address).rstrip("/").partition("://")
     folder = cache_folder() / "workdirs" / scheme / rest
-    return folder.with_name(f"{folder.name}.process-{rank}") if rank else folder
+    if rank:
+        return folder.with_name(f"{folder.name}.process-{rank}")
+    return folder
 
 
 class Mirror:

@@ -102,7 +102,9 @@ def config_from(
         if types[name].startswith("tuple") and not isinstance(value, tuple | list):
             value = (value,)
         values[name] = value
-    return config_class(**values) if config is None else dataclasses.replace(base, **values)
+    if config is None:
+        return config_class(**values)
+    return dataclasses.replace(base, **values)
 
 
 def _suggested(config_class: type[Any], name: str, value: Any) -> str:
@@ -142,7 +144,9 @@ def _config_folder() -> Path:
     """Returns bertjax/configs if installed, else configs/ beside the package, as in a checkout."""
     package = Path(__file__).parents[1]
     installed = package / "configs"
-    return installed if installed.is_dir() else package.parent / "configs"
+    if installed.is_dir():
+        return installed
+    return package.parent / "configs"
 
 
 def _find_config_file(path: str, config_class: type[Any]) -> Path:

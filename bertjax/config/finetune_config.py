@@ -145,7 +145,9 @@ class FinetuneConfig(TrainingConfig):
     def shot_counts(self) -> tuple[int, ...]:
         """The different numbers of `shots`, in ascending order; () for all examples."""
         shots = self.shots or ()
-        return tuple(sorted({*shots})) if isinstance(shots, tuple) else (shots,)
+        if isinstance(shots, tuple):
+            return tuple(sorted({*shots}))
+        return (shots,)
 
     @property
     def _selection(self) -> tuple[str, ...]:

@@ -272,13 +272,17 @@ class BertConfig(Checked):
     def longest_relative_position(self) -> int:
         """The largest distance of two tokens that is told from larger ones."""
         longest = self.max_relative_positions
-        return longest if longest > 0 else self.max_position_embeddings
+        if longest > 0:
+            return longest
+        return self.max_position_embeddings
 
     @property
     def relative_span(self) -> int:
         """Number of embeddings of relative positions in each direction."""
         buckets = self.position_buckets
-        return buckets if buckets > 0 else self.longest_relative_position
+        if buckets > 0:
+            return buckets
+        return self.longest_relative_position
 
     def is_global(self, layer: int) -> bool:
         """Returns whether the layer with the index `layer` has global attention."""

@@ -392,7 +392,9 @@ class PretrainConfig(TrainingConfig):
     @property
     def student_layers(self) -> tuple[int, ...]:
         """The layers of the teacher that initialise the student, if there are any."""
-        return () if self.distillation is None else self.distillation.layers
+        if self.distillation is None:
+            return ()
+        return self.distillation.layers
 
     @property
     def num_steps(self) -> int:

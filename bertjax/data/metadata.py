@@ -32,7 +32,9 @@ def _built(kind: Any, value: Any) -> Any:
     origin = get_origin(kind)
     arguments = get_args(kind)
     if origin in (Union, types.UnionType):
-        return None if value is None else _built(arguments[0], value)
+        if value is None:
+            return None
+        return _built(arguments[0], value)
     if dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
             raise ValueError(f"{brief(repr(value))} is not a JSON object")
@@ -171,7 +173,9 @@ class Metadata(Checked):
     @property
     def max_sequences(self) -> int:
         """Maximum number of sequences per row; 1 for unpacked rows."""
-        return self.settings["max_sequences"] if self.settings.get("pack") else 1
+        if self.settings.get("pack"):
+            return self.settings["max_sequences"]
+        return 1
 
     @property
     def has_sentence_pairs(self) -> bool:
@@ -235,7 +239,9 @@ class Metadata(Checked):
 
 def _content(splits: dict[str, SplitSummary], split: str, length: str) -> LengthSummary | None:
     summary = splits.get(split)
-    return None if summary is None else summary.lengths.get(length)
+    if summary is None:
+        return None
+    return summary.lengths.get(length)
 
 
 def _check_summary(where: str, length: str, content: LengthSummary) -> None:

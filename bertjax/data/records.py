@@ -191,4 +191,6 @@ def count_or_none(path: str | Path) -> int | None:
 
 def has_records(path: Path, records: int) -> bool:
     """Returns whether the shard `path` has `records` records; in a bucket, whether it exists."""
-    return path.exists() if is_remote(path) else count_or_none(path) == records
+    if is_remote(path):
+        return path.exists()
+    return count_or_none(path) == records

@@ -137,7 +137,9 @@ class Waiting:
             status: Any = (self._folder / str(rank)).stat()
         except OSError:
             return float("-inf")
-        return status.mtime if is_remote(self._folder) else status.st_mtime
+        if is_remote(self._folder):
+            return status.mtime
+        return status.st_mtime
 
     def remove(self) -> None:
         """Removes the file of this host."""

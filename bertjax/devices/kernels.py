@@ -99,7 +99,9 @@ def choose_remat(requested: str | None, mesh: Mesh) -> str:
     """
     if requested is not None:
         return requested
-    return "none" if mesh.devices.flat[0].platform == "cpu" else "selective"
+    if mesh.devices.flat[0].platform == "cpu":
+        return "none"
+    return "selective"
 
 
 def choose_unroll(requested: int | None, remat: str, num_layers: int, mesh: Mesh) -> int:

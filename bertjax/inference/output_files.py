@@ -124,7 +124,8 @@ class PartialVectors:
     """A partial .npy file of vectors, float32 [vectors, size], used as `PartialLines` are."""
 
     def __init__(self, path: Path, size: int):
-        self.path, self._size = path, size
+        self.path = path
+        self._size = size
         self._file = path.open("r+b" if path.exists() else "w+b")
         content = path.stat().st_size - len(self._header(0))
         self.done = max(0, content) // (4 * size)
@@ -448,7 +449,8 @@ class PredictionWriter:
     def _pairs(
         self, task: Task, examples: Iterator[Example], lines: "PartialLines | _Printed"
     ) -> Iterator[Pair]:
-        groups, kept = Groups(task, task.max_length), 0
+        groups = Groups(task, task.max_length)
+        kept = 0
         group: list[Pair] = []
         for line in lines.finished():
             example = next(examples, None)

@@ -120,7 +120,9 @@ def description_of(loaded: LoadedModel) -> dict[str, Any]:
     """Returns the content of `task.json`; {} if it describes another head than the loaded one."""
     # If the directory lacks parts of the loaded head, its task.json describes another head.
     has_head = set(loaded.absent).isdisjoint(loaded.model.parts)
-    return loaded.source.usage.description.result() if has_head else {}
+    if has_head:
+        return loaded.source.usage.description.result()
+    return {}
 
 
 def is_described(loaded: LoadedModel) -> bool:

@@ -288,7 +288,9 @@ class SelfAttention(nn.Module):
             if fits and (not drops or (fused.dropout and dropout.has_row_keys())):
                 return self.kernel
         if self.window is not None:
-            return IN_BLOCKS if is_in_blocks(length, self.window) else "xla"
+            if is_in_blocks(length, self.window):
+                return IN_BLOCKS
+            return "xla"
         if self.kernel == BY_HEAD and length >= SHORTEST_BY_HEAD and not drops:
             return BY_HEAD
         return "xla"

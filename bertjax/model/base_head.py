@@ -155,7 +155,9 @@ class BertWithHead(nn.Module):
     def present_parts(self) -> set[str]:
         """The members of `parts` (keys of the head's parameters) that exist with this config."""
         parts = set(self.parts)
-        return parts if self.config.prediction_head else parts - {"head"}
+        if self.config.prediction_head:
+            return parts
+        return parts - {"head"}
 
     def setup(self):
         self.bert = BertModel(

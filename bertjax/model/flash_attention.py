@@ -547,7 +547,9 @@ def _buffering(plan: KernelPlan, part: Part, item_size: int) -> dict[str, Any]:
         return {}
     # A vector fills at least the lanes of a tile.
     size = plan.length * max(plan.head_size, LANES) * item_size
-    return {"pipeline_mode": pl.Buffered(1)} if size > DOUBLE_BUFFERED else {}
+    if size > DOUBLE_BUFFERED:
+        return {"pipeline_mode": pl.Buffered(1)}
+    return {}
 
 
 def _call(

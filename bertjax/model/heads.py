@@ -114,7 +114,9 @@ class BertForMaskedLM(TokenHead):
         parts = super().present_parts
         has_layers = not self.config.prediction_head
         has_decoder = self.config.decoder_bias or not self.config.tie_word_embeddings
-        return parts if has_layers or has_decoder else parts - {"predictions"}
+        if has_layers or has_decoder:
+            return parts
+        return parts - {"predictions"}
 
     def setup(self):
         super().setup()
@@ -358,7 +360,9 @@ class _SequenceClassifier(BertWithHead):
     def present_parts(self) -> set[str]:
         if self.config.prediction_head:
             return {"classifier", "head"}
-        return {"classifier"} if self.needs_pooler else {"classifier", "projection"}
+        if self.needs_pooler:
+            return {"classifier"}
+        return {"classifier", "projection"}
 
     @property
     def features(self) -> int:
@@ -445,7 +449,9 @@ class BertForQuestionAnswering(TokenHead):
 
     @property
     def present_parts(self) -> set[str]:
-        return {"classifier", "head"} if self.config.prediction_head else {"qa_outputs"}
+        if self.config.prediction_head:
+            return {"classifier", "head"}
+        return {"qa_outputs"}
 
     def setup(self):
         super().setup()
@@ -478,7 +484,9 @@ class BertForMultipleChoice(_SequenceClassifier):
     @property
     def present_parts(self) -> set[str]:
         has_summary = self.config.summary_activation is not None
-        return {"classifier", "sequence_summary"} if has_summary else super().present_parts
+        if has_summary:
+            return {"classifier", "sequence_summary"}
+        return super().present_parts
 
     @property
     def features(self) -> int:

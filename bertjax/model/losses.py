@@ -162,7 +162,9 @@ def pretraining_weights(batch: Arrays) -> dict[str, jax.Array]:
 
 def mlm_key(outputs: Arrays) -> str:
     """Returns the key of the MLM logits: "prediction_logits" if in `outputs`, else "logits"."""
-    return "prediction_logits" if "prediction_logits" in outputs else "logits"
+    if "prediction_logits" in outputs:
+        return "prediction_logits"
+    return "logits"
 
 
 def pretraining_sums(outputs: Arrays, batch: Arrays) -> Sums:

@@ -119,7 +119,9 @@ class FeatureTagger(BertWithHead):
 
     @property
     def present_parts(self) -> set[str]:
-        return {"classifier", "lstm"} if self.tagger.kind == "bilstm" else {"classifier"}
+        if self.tagger.kind == "bilstm":
+            return {"classifier", "lstm"}
+        return {"classifier"}
 
     def setup(self):
         super().setup()

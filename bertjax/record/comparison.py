@@ -82,7 +82,8 @@ def compare_files(
             labels.
         FileNotFoundError: a file does not exist.
     """
-    read, other_lines = _lines(first), _lines(second)
+    read = _lines(first)
+    other_lines = _lines(second)
     ids = [str(line["id"]) for line in read]
     lines = _by_id(first, ids, read, ids)
     others = _by_id(second, [str(line["id"]) for line in other_lines], other_lines, ids)

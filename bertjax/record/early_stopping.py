@@ -39,7 +39,9 @@ class EarlyStopping(Reader):
                 self._stale += 1
 
     def _is_better(self, value: float, best: float) -> bool:
-        return value > best if self._higher_is_better else value < best
+        if self._higher_is_better:
+            return value > best
+        return value < best
 
     @property
     def stop_reason(self) -> str:

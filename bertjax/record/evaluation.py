@@ -62,7 +62,8 @@ def slices_of(rows: ScoredRows, metric: str) -> dict[str, Any]:
     scores and their intervals of each slice, and "few" is {value: number of rows} of those without
     scores: they have fewer than `FEWEST_ROWS`, or are not among the `MOST_SLICES` largest.
     """
-    units, groups = rows.units(), np.array(rows.groups())
+    units = rows.units()
+    groups = np.array(rows.groups())
     found = {}
     for column, values in rows.slices().items():
         members: dict[str, list[int]] = defaultdict(list)

@@ -74,12 +74,16 @@ def number(value: float) -> str:
         return str(value)
     if abs(value) >= 1e5:
         return f"{value:.1e}"
-    return f"{value:.3f}" if abs(value) < 100 else f"{value:.1f}"
+    if abs(value) < 100:
+        return f"{value:.3f}"
+    return f"{value:.1f}"
 
 
 def value_text(key: str, value: float) -> str:
     """Returns the value of a metric, named without "eval/" or "train/", such as "87.5%"."""
-    return f"{100 * value:.1f}%" if in_percent(key) else number(value)
+    if in_percent(key):
+        return f"{100 * value:.1f}%"
+    return number(value)
 
 
 def _change(key: str, value: float, before: float | None) -> str:

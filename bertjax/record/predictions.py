@@ -51,7 +51,9 @@ def split_prefix(split: str) -> str:
 
     The prefix of the split "dev" is empty.
     """
-    return "" if split == "dev" else split.removeprefix("dev_") + "_"
+    if split == "dev":
+        return ""
+    return split.removeprefix("dev_") + "_"
 
 
 def split_label(split: str) -> str:
@@ -147,7 +149,8 @@ def print_scores(
     of the means, by what they cover.
     """
     names = sorted(set.intersection(*map(set, scores.values()))) if scores else []
-    intervals, of_mean = intervals or {}, of_mean or {}
+    intervals = intervals or {}
+    of_mean = of_mean or {}
     if not names:
         return
     if len(scores) == 1:

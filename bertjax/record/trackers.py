@@ -303,7 +303,9 @@ class MlflowTracker(Tracker):
             if getattr(error, "error_code", None) != "RESOURCE_DOES_NOT_EXIST":
                 raise
             return None
-        return run if run.info.lifecycle_stage == "active" else None
+        if run.info.lifecycle_stage == "active":
+            return run
+        return None
 
     def _created(self, start: Start, artifacts: str | None) -> Any:
         experiment = self._client.get_experiment_by_name(start.project)

@@ -135,7 +135,8 @@ def _models(task: Task) -> tuple[Any, Any]:
 
 def _columns(examples: Iterable[Example]) -> tuple[list[str], list[Any]]:
     """Returns the texts, those of a pair as one, and the labels of the labelled examples."""
-    texts, labels = [], []
+    texts = []
+    labels = []
     for example in examples:
         if example.label is not None:
             text = f"{example.text} {example.pair or ''}"

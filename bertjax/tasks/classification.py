@@ -248,7 +248,9 @@ class ProbabilityTask(TextTask):
                 yield example, prediction
 
         scores = super().score(observed())
-        return scores | {"loss": math.fsum(losses) / len(losses)} if losses else scores
+        if losses:
+            return scores | {"loss": math.fsum(losses) / len(losses)}
+        return scores
 
     def metric_names(self) -> list[str]:
         return [*super().metric_names(), "loss"]
@@ -514,7 +516,9 @@ class ChoiceTask(Task):
 
 def metric_of(classes: Sequence[str]) -> Metric:
     """Returns the metric of tasks with one class per example on own tables."""
-    return ordinal_metrics if is_sequence(classes) else class_metrics
+    if is_sequence(classes):
+        return ordinal_metrics
+    return class_metrics
 
 
 def _likeliest(example: Example) -> str:
@@ -582,7 +586,9 @@ def make_regression(options: RegressOptions, fold: Fold | None) -> RegressionTas
         fields |= {"means": means, "stds": stds} if names else {"mean": means[0], "std": stds[0]}
         if note := advice.thousands_note(data.written_labels("train")):
             print(note)
-    return TargetsTask(**fields, labels=names) if names else RegressionTask(**fields)
+    if names:
+        return TargetsTask(**fields, labels=names)
+    return RegressionTask(**fields)
 
 
 def _target(example: Example, name: str) -> Any:

@@ -109,7 +109,8 @@ def connected(keys: Sequence[Sequence[Hashable]]) -> np.ndarray:
     from scipy.sparse.csgraph import connected_components
 
     numbers: dict[Hashable, int] = {}
-    examples, nodes = [], []
+    examples = []
+    nodes = []
     for example, of_example in enumerate(keys):
         for key in of_example:
             examples.append(example)
@@ -211,7 +212,8 @@ class Rows:
     def __init__(self, parse: Callable[[ChangeCounts], Iterable[Example]], *, keep: bool = True):
         self.counts = ChangeCounts()
         self.problems: list[str] = []
-        self._parse, self._keeps = parse, keep
+        self._parse = parse
+        self._keeps = keep
         self._kept: KeptExamples | None = None
 
     def __iter__(self) -> Iterator[Example]:
@@ -480,7 +482,8 @@ class Dataset:
         for example in self.usable("train"):
             digests.append(text_digest(example))
             keys.setdefault(digests[-1], by.key(example))
-        total, path = len(digests), self.path("train")
+        total = len(digests)
+        path = self.path("train")
         if fold is not None:
             folds = by.folds([*keys.values()], fold.count, fold.seed)
             if len(np.unique(folds)) < fold.count:
@@ -622,7 +625,9 @@ def class_finder(names: Iterable[str]) -> Callable[[Any], Any]:
 
 def distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     """Removes repetitions, but not from multi-hot lists, which are refused for their length."""
-    return names if MULTI_HOT.issuperset(names) else tuple(dict.fromkeys(names))
+    if MULTI_HOT.issuperset(names):
+        return names
+    return tuple(dict.fromkeys(names))
 
 
 def whole_or_truth(name: str) -> str:
@@ -654,10 +659,14 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
         return ValueError(f"{problems[0]}{skip}")
     groups: dict[str, list[tuple[str, str]]] = {}  # problem without its values -> (row, problem)s
     for problem in problems:
-        text, number, values = problem.removeprefix(where).lstrip(", "), "", _QUOTED
+        text = problem.removeprefix(where).lstrip(", ")
+        number = ""
+        values = _QUOTED
         if row := re.match(r"row (\d+)(?:, question \S+)?:? ?", text):
             # Without a row number, the numbers in the text may tell the place.
-            text, number, values = text[row.end() :], row[1], _VALUE
+            text = text[row.end() :]
+            number = row[1]
+            values = _VALUE
         kind = values.sub(lambda value: value[1] or '""', text)
         groups.setdefault(kind, []).append((number, text))
     skip = ", or leave them out with --skip_bad_rows" if can_skip else ""

@@ -192,4 +192,6 @@ FORMATS = dict(re.findall(r"^# (\w+)\n(.*?)\s*(?=^# |\Z)", _TEXT, re.MULTILINE |
 
 def format_help(task: str) -> str:
     """Returns the formats of the user's files for a task, for --help; "" for official files."""
-    return f"Files for --task={task}:\n\n{FORMATS[task]}" if task in FORMATS else ""
+    if task in FORMATS:
+        return f"Files for --task={task}:\n\n{FORMATS[task]}"
+    return ""

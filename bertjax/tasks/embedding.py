@@ -335,7 +335,9 @@ def similarities(a: np.ndarray, b: np.ndarray, name: str) -> np.ndarray:
 def lower_cased(tokenizer: Tokenizer) -> Tokenizer:
     """Returns a tokenizer that lower-cases texts and is otherwise `tokenizer`."""
     first = normalizers.Lowercase()
-    return tokenizer if tokenizer.do_lower_case else tokenizer.normalised_first(first)
+    if tokenizer.do_lower_case:
+        return tokenizer
+    return tokenizer.normalised_first(first)
 
 
 def prompt_length(tokenizer: Tokenizer, prompt: str, max_length: int) -> int:
@@ -405,7 +407,8 @@ class Retrieval:
 
     def _ranks(self) -> np.ndarray:
         """Returns the rank of each anchor's positive among the candidates, from 1, float [n]."""
-        candidates, anchors = np.stack(self._candidates), np.stack(self._anchors)
+        candidates = np.stack(self._candidates)
+        anchors = np.stack(self._anchors)
         ranks = []
         for start in range(0, len(anchors), BLOCK):
             block = similarities(anchors[start : start + BLOCK], candidates, self._similarity)
@@ -422,7 +425,8 @@ class Retrieval:
 def make_embedding(options: EmbedOptions, fold: Fold | None) -> EmbeddingTask:
     """Makes the task of the user's pairs or triplets of texts, or pairs with scores."""
     data = own_tables(options, single_texts=options.loss == SIMCSE)
-    scored, loss = data.has_scores("train"), options.loss
+    scored = data.has_scores("train")
+    loss = options.loss
     kind = DistilledTask if loss in DistilledTask.objectives else ContrastiveTask
     _check_loss(SimilarityTask if scored else kind, data, options)
     if scored:

@@ -83,7 +83,9 @@ def row_of(task: Task, example: Example, prediction: Prediction) -> Row | None:
     if label is None or isinstance(task, SpanTask) or "error" in prediction:
         return None
     if isinstance(task, TagTask):
-        return _sentence(task, example, prediction) if any(label) else None
+        if any(label):
+            return _sentence(task, example, prediction)
+        return None
     if isinstance(task, RerankTask):
         return ranked_passages(example, prediction)
     answer = task.predicted_label(prediction)
@@ -132,7 +134,8 @@ def _ratios_of(task: Task, label: Any, answer: Any) -> dict[str, tuple[float, fl
         ratios["mae"] = abs(float(label) - float(answer)), 1
     keywords = getattr(task.metric, "keywords", {})
     if "positive" in keywords:
-        is_gold, is_answer = label == keywords["positive"], answer == keywords["positive"]
+        is_gold = label == keywords["positive"]
+        is_answer = answer == keywords["positive"]
         ratios["f1"] = 2 * (is_gold and is_answer), is_gold + is_answer
     return ratios
 
@@ -213,14 +216,17 @@ def _classes(golds: Sequence[Any], answers: Sequence[Any]) -> Scores:
     """Returns the metrics of counts per class, of one or several labels per unit."""
     from sklearn.preprocessing import MultiLabelBinarizer
 
-    golds, answers = _tuples(golds), _tuples(answers)
+    golds = _tuples(golds)
+    answers = _tuples(answers)
     binarizer = MultiLabelBinarizer(sparse_output=True).fit([*golds, *answers])
     gold = binarizer.transform(golds).astype(np.float64)
     predicted = binarizer.transform(answers).astype(np.float64)
     right = gold.multiply(predicted)
 
     def scores(weights: Weights) -> Values:
-        hits, support, guesses = weights @ right, weights @ gold, weights @ predicted
+        hits = weights @ right
+        support = weights @ gold
+        guesses = weights @ predicted
         f1 = _ratio(2 * hits, support + guesses)
         total = weights.sum(1)
         spread = (total**2 - (support**2).sum(1)) * (total**2 - (guesses**2).sum(1))
@@ -240,10 +246,12 @@ def _tuples(labels: Sequence[Any]) -> list[tuple[str, ...]]:
 
 def _numbers(golds: Any, answers: Any) -> Scores:
     """Returns the metrics of regressions that are no ratios."""
-    x, y = np.array(golds), np.array(answers, np.float64)
+    x = np.array(golds)
+    y = np.array(answers, np.float64)
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         x = y = np.zeros(len(x))
-    rank_x, rank_y = _ranks(x), _ranks(y)
+    rank_x = _ranks(x)
+    rank_y = _ranks(y)
 
     def scores(weights: Weights) -> Values:
         pearson = _correlation(weights, x, y)
@@ -265,7 +273,8 @@ def _numbers(golds: Any, answers: Any) -> Scores:
 
 def _ordinal(golds: Sequence[str], answers: Sequence[str]) -> Scores:
     """Returns the quadratic kappa, as `ordinal_metrics` does."""
-    x, y = np.array(golds, np.float64), np.array(answers, np.float64)
+    x = np.array(golds, np.float64)
+    y = np.array(answers, np.float64)
     columns = np.stack([x, y, x**2 + y**2, (x - y) ** 2], axis=1)
 
     def scores(weights: Weights) -> Values:
@@ -291,7 +300,8 @@ def _targets(
         y = np.array([answer[name] for answer in answers], np.float64)
         is_present = np.isfinite(x)
         if is_present.any():
-            x, y = x[is_present], y[is_present]
+            x = x[is_present]
+            y = y[is_present]
             parts[name] = is_present, np.abs(x - y), _numbers(x, y)
 
     def scores(weights: Weights) -> Values:

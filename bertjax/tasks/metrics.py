@@ -68,7 +68,8 @@ def class_metrics(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str,
     from sklearn.metrics import f1_score
 
     values = accuracy(golds, predictions)
-    gold, predicted = list(map(str, golds)), list(map(str, predictions))
+    gold = list(map(str, golds))
+    predicted = list(map(str, predictions))
     for average in ("macro", "weighted"):
         score = f1_score(gold, predicted, average=average, zero_division=_UNDEFINED)
         values[f"{average}_f1"] = float(score)
@@ -201,7 +202,8 @@ def multi_label(
     binarizer = MultiLabelBinarizer().fit([*golds, *predictions])
     if not len(binarizer.classes_):  # no example has a label, which all predictions say
         return {"micro_f1": 0.0, "macro_f1": 0.0, "subset_accuracy": 1.0}
-    gold, predicted = binarizer.transform(golds), binarizer.transform(predictions)
+    gold = binarizer.transform(golds)
+    predicted = binarizer.transform(predictions)
     values = {}
     for average in ("micro", "macro"):
         score = f1_score(gold, predicted, average=average, zero_division=_UNDEFINED)
@@ -225,7 +227,8 @@ def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
         if kind is not None and (prefix == "B" or tag_kind != kind):
             spans.append((start, index, kind))
         if prefix == "B" or tag_kind != kind:
-            start, kind = index, tag_kind
+            start = index
+            kind = tag_kind
     return spans
 
 
@@ -382,7 +385,8 @@ def token_f1(gold: Sequence[str], answer: Sequence[str]) -> float:
     common = (Counter(gold) & Counter(answer)).total()
     if not common:
         return 0.0
-    precision, recall = common / len(answer), common / len(gold)
+    precision = common / len(answer)
+    recall = common / len(gold)
     return 2 * precision * recall / (precision + recall)
 
 
@@ -407,7 +411,8 @@ def squad1(
             )
         if name in predictions:
             scores = squad1_scores(texts, predictions[name], words)
-            exact, f1 = exact + scores[0], f1 + scores[1]
+            exact = exact + scores[0]
+            f1 = f1 + scores[1]
     return {"exact_match": exact / len(golds), "f1": f1 / len(golds)}
 
 
@@ -450,7 +455,8 @@ def squad2(
     _check_all(golds, predictions, "prediction")
     if null_odds is not None:
         _check_all(golds, null_odds, "odds of having no answer")
-    exact, f1 = {}, {}
+    exact = {}
+    f1 = {}
     values: dict[str, float] = {}
     groups: dict[str, list[tuple[float, float]]] = {"": [], "HasAns_": [], "NoAns_": []}
     for name, texts in golds.items():
@@ -509,7 +515,8 @@ def _best_threshold(
         elif predictions[name]:
             score -= 1
         if score > best:
-            best, best_threshold = score, null_odds[name]
+            best = score
+            best_threshold = null_odds[name]
     return best / len(golds), best_threshold
 
 

@@ -103,7 +103,8 @@ def export_answers(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Exa
     the log-odds that the question has no answer. Of several questions with one id, they have the
     last one, which a warning says.
     """
-    answers, null_odds = {}, {}
+    answers = {}
+    null_odds = {}
     repeated = 0
     for example, prediction in pairs:
         repeated += example.id in answers
@@ -296,13 +297,16 @@ class SpanTask(Task):
         return dataclasses.replace(example, answers=answers, label=label)
 
     def metric_names(self) -> list[str]:
-        golds, answers = {"": ["a"]}, {"": "a"}
+        golds = {"": ["a"]}
+        answers = {"": "a"}
         if self.with_impossible:
             return [*squad2(golds, answers, {"": 0.0})]
         return [*squad1(golds, answers)]
 
     def score(self, pairs: Pairs) -> dict[str, float]:
-        golds, answers, null_odds = {}, {}, {}
+        golds = {}
+        answers = {}
+        null_odds = {}
         for example, prediction in pairs:
             if example.answers or example.label == IMPOSSIBLE:
                 name = str(len(golds))  # not the id, which several questions may have
@@ -325,7 +329,9 @@ class SpanTask(Task):
     @property
     def _words(self) -> Words:
         """How answers are split into words; SQuAD's own scores split them at spaces alone."""
-        return str.split if self.name in ("squad", "squad2") else words_and_characters
+        if self.name in ("squad", "squad2"):
+            return str.split
+        return words_and_characters
 
 
 def span_task(options: SpanOptions, **fields: Any) -> SpanTask:
@@ -394,7 +400,8 @@ def _cut(passage: str, begin: int, end: int) -> str:
     """
     nfc = functools.partial(unicodedata.normalize, "NFC")
     while end < len(passage):
-        text, following = passage[begin:end], passage[end]
+        text = passage[begin:end]
+        following = passage[end]
         merges = not following.isascii() and nfc(text + following) != nfc(text) + nfc(following)
         if not merges and unicodedata.category(following) != "Mn":
             break

@@ -34,7 +34,9 @@ def table_kind(task: Task) -> TableKind:
 
 def options_class(name: str) -> type[TaskOptions]:
     """Returns the class of the options of a task, or of "glue"."""
-    return AllGlueOptions if name == GLUE_TASK else TASKS[name].options
+    if name == GLUE_TASK:
+        return AllGlueOptions
+    return TASKS[name].options
 
 
 def with_task_options(config: FinetuneConfig) -> FinetuneConfig:
@@ -122,7 +124,9 @@ def belongs_to(name: str, task: str) -> str:
     if not owners or task in owners:
         return ""
     sentence = f"--{name} belongs to --task={', '.join(owners)}"
-    return f"{sentence}; --task={task} has no such option." if task else f"{sentence}: give --task."
+    if task:
+        return f"{sentence}; --task={task} has no such option."
+    return f"{sentence}: give --task."
 
 
 def check_task(name: str, *others: str) -> str:

@@ -194,7 +194,9 @@ class RerankTask(Task):
         if values := query_scores(rows):
             return dict(zip(METRICS, np.mean(values, axis=0).tolist(), strict=True))
         singles = [(row.label, row.scores[0]) for row in rows]
-        return regression_metrics(*zip(*singles, strict=True)) if singles else {}
+        if singles:
+            return regression_metrics(*zip(*singles, strict=True))
+        return {}
 
     def metric_names(self) -> list[str]:
         return [*METRICS]
@@ -287,7 +289,9 @@ def ranking_task(task: Task, where: str) -> tuple[RerankTask, str]:
 
 
 def _passages(example: Example) -> tuple[str, ...]:
-    return example.choices if example.pair is None else (example.pair, *example.choices)
+    if example.pair is None:
+        return example.choices
+    return (example.pair, *example.choices)
 
 
 def make_reranking(options: RerankOptions, fold: Fold | None) -> RerankTask:

@@ -203,7 +203,8 @@ class TagTask(Task):
         unread = OUTSIDE if OUTSIDE in self.labels else self.labels[0]
         tags = [unread] * len(example.words)
         confidences: list[float | None] = [None] * len(example.words)
-        golds, of_golds = self._word_labels(example), confidences.copy()
+        golds = self._word_labels(example)
+        of_golds = confidences.copy()
         for feature, output in zip(features, outputs, strict=True):
             assert feature.origins is not None
             (tokens,) = np.nonzero(feature.origins >= 0)
@@ -262,7 +263,9 @@ class TagTask(Task):
 
     def iob2(self, tags: Sequence[str]) -> Sequence[str]:
         """Converts tags of the task to IOB2, unless they are in IOB or mark no entities."""
-        return tags if self.scheme is None or self.scheme.is_iob else self.scheme.to_iob2(tags)
+        if self.scheme is None or self.scheme.is_iob:
+            return tags
+        return self.scheme.to_iob2(tags)
 
     def score(self, pairs: Pairs) -> dict[str, float]:
         rows = [
@@ -270,7 +273,9 @@ class TagTask(Task):
             for e, p in pairs
             if isinstance(e.label, tuple) and any(e.label)
         ]
-        return self.metric(*zip(*rows, strict=True)) if rows else {}
+        if rows:
+            return self.metric(*zip(*rows, strict=True))
+        return {}
 
     def scored_tags(
         self, example: Example, prediction: Prediction
@@ -319,7 +324,8 @@ def _entities(
         entity |= {"probability": float(np.mean(read)) if read else None}
         entity |= {"first_word": first, "last_word": end - 1}
         if example.offsets:
-            start, stop = example.offsets[first][0], example.offsets[end - 1][1]
+            start = example.offsets[first][0]
+            stop = example.offsets[end - 1][1]
             entity |= {"text": example.text[start:stop], "start": start, "end": stop}
         yield entity
 

@@ -168,7 +168,9 @@ def marked_scheme(counts: Mapping[str, int]) -> TagScheme | None:
         else:
             others += counts[tag]
     scheme = tag_scheme(usual) if usual else None
-    return scheme if scheme and scheme.name != "IO" and marks >= others else None
+    if scheme and scheme.name != "IO" and marks >= others:
+        return scheme
+    return None
 
 
 def order_tags(tags: Iterable[str]) -> tuple[str, ...]:

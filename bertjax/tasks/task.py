@@ -42,7 +42,8 @@ def windows(length: int, room: int, stride: int, starts: Sequence[int] | None = 
             tokens of the words, each of which is in a window then. Where the next of them is more
             than `stride` tokens away, it starts the next window nevertheless. None: any token.
     """
-    spans, start = [], 0
+    spans = []
+    start = 0
     while True:
         end = min(start + room, length)
         spans.append((start, end))
@@ -118,7 +119,8 @@ Outputs = Mapping[str, np.ndarray]
 
 
 # The key of the label in a line of predictions, and the keys that tables leave out.
-GOLD, GOLD_CUT = "gold", "gold_cut"
+GOLD = "gold"
+GOLD_CUT = "gold_cut"
 OF_GOLD = (GOLD, GOLD_CUT, "gold_probabilities")
 
 Pairs = Iterable[tuple[Example, Prediction]]
@@ -183,7 +185,9 @@ class Task(abc.ABC):
             if example.label is not None:
                 label = self.scored_label(example.label, prediction)
                 labelled.append((label, self.predicted_label(prediction)))
-        return self.metric(*zip(*labelled, strict=True)) if labelled else {}
+        if labelled:
+            return self.metric(*zip(*labelled, strict=True))
+        return {}
 
     def metric_names(self) -> list[str]:
         """Returns the names of the metrics that `score` computes."""
@@ -217,7 +221,9 @@ class Task(abc.ABC):
         "gold" is the class, number, index or list of labels; of a question, the accepted answers,
         of which there are none if it has no answer.
         """
-        return {} if example.label is None else {GOLD: example.label}
+        if example.label is None:
+            return {}
+        return {GOLD: example.label}
 
     def with_gold(self, example: Example, line: Mapping[str, Any]) -> Example:
         """Returns an example with the label that a line of predictions has, as of `gold`."""
@@ -315,7 +321,8 @@ class TruncatedTexts:
         self._can_read_windows = hasattr(task, "doc_stride")
         self._is_windowed = task.reads_windows
         self.max_length = max_length
-        self._count, self._first = 0, ""
+        self._count = 0
+        self._first = ""
         self._longest = array.array("I")
 
     def add(self, example: Example, features: Sequence[Feature]) -> None:

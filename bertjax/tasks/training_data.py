@@ -70,7 +70,8 @@ def write_training_data(
         ValueError: the train split does not exist or is empty, or an example in the train split is
             malformed or has no label.
     """
-    sizes, digest = array.array("I"), hashlib.sha256()
+    sizes = array.array("I")
+    digest = hashlib.sha256()
     several = task.label_kind in ("multi_label", "distribution")
     has_classes = several or task.label_kind in ("classes", "tokens")
     counts = np.zeros(len(task.labels) if has_classes else 0)
@@ -300,7 +301,8 @@ def _make_row(
     labels: Labels,
     pad_token_id: int,
 ) -> Batch:
-    length, slots = shape.row_length, shape.max_sequences
+    length = shape.row_length
+    slots = shape.max_sequences
     chosen = [features[item] for item in members]
     ids = np.concatenate([np.zeros(0, np.int32), *(f.input_ids for f in chosen)])
     lengths = [n for f in chosen for n in f.lengths]
@@ -391,9 +393,13 @@ class FeatureBatches(grain.MapDataset):
     ):
         super().__init__()
         self._records = ShardReader(path)
-        self._sizes, self._batch_size = sizes, batch_size
-        self._shape, self._labels, self._pad_token_id = shape, labels, pad_token_id
-        self._seed, self._first = seed, first
+        self._sizes = sizes
+        self._batch_size = batch_size
+        self._shape = shape
+        self._labels = labels
+        self._pad_token_id = pad_token_id
+        self._seed = seed
+        self._first = first
         self._host_rows_of = host_rows_of or np.arange
         self.batches_per_epoch = -(-len(sizes) // batch_size)
         self._order: tuple[int, np.ndarray] = (-1, np.zeros(0, int))

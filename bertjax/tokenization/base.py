@@ -231,7 +231,9 @@ class Tokenizer(abc.ABC):
 
     def _hidden(self, token: str) -> str:
         # U+FFFF is not a character, so that no text contains it.
-        return f"\uffff{token}" if token in self.layout.special_tokens else token
+        if token in self.layout.special_tokens:
+            return f"\uffff{token}"
+        return token
 
     def _post_processor(self) -> processors.PostProcessor:
         _, _, cls, sep, _ = self.layout.special_tokens
@@ -247,7 +249,9 @@ class Tokenizer(abc.ABC):
     def second_type(self) -> int:
         """The token type of the second text of a pair: that of the layout, or 0 for models whose
         `model_input_names` have no token types."""
-        return self.layout.second_type if "token_type_ids" in self.model_input_names else 0
+        if "token_type_ids" in self.model_input_names:
+            return self.layout.second_type
+        return 0
 
     @property
     def do_lower_case(self) -> bool:
@@ -338,7 +342,9 @@ class Tokenizer(abc.ABC):
     def normalise(self, text: str) -> str:
         """Returns a text as it is before it is split, for example lower-cased."""
         normalizer = self._text_backend.normalizer
-        return text if normalizer is None else normalizer.normalize_str(text)
+        if normalizer is None:
+            return text
+        return normalizer.normalize_str(text)
 
     @explaining_the_library()
     def words(self, text: str) -> list[str]:
@@ -512,7 +518,9 @@ def _next_visible(text: str) -> np.ndarray:
 
 def state(component: Any) -> Any:
     """Returns a normalizer, pre-tokenizer, decoder or model as JSON values; None for None."""
-    return None if component is None else json.loads(component.__getstate__())
+    if component is None:
+        return None
+    return json.loads(component.__getstate__())
 
 
 def steps(component: Any) -> list[dict[str, Any]]:

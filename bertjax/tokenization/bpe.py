@@ -227,7 +227,9 @@ class ByteLevelBPETokenizer(BPETokenizer):
 
     def written(self, token: str) -> bytes:
         known = set(token) <= _BYTES.keys() and token not in self.layout.special_tokens
-        return bytes(_BYTES[character] for character in token) if known else token.encode()
+        if known:
+            return bytes(_BYTES[character] for character in token)
+        return token.encode()
 
     def readable(self, token: str) -> str:
         """Returns the text of a token, with "␣" for a space and "↵" for a line break.

@@ -316,7 +316,9 @@ def _unigram_class(source: TokenizerFiles) -> str:
             return DEBERTA
         if "[CLS]" in pieces:
             return ALBERT_CLASS
-        return "CamembertTokenizer" if "<s>NOTUSED" in pieces else "XLMRobertaTokenizer"
+        if "<s>NOTUSED" in pieces:
+            return "CamembertTokenizer"
+        return "XLMRobertaTokenizer"
     if source.file.name == "spm.model":
         return DEBERTA
     if source.file.name != "sentencepiece.bpe.model":
@@ -552,7 +554,9 @@ def _check_special(source: TokenizerFiles, tokenizer: Tokenizer) -> None:
 
 
 def _content(token: Any) -> Any:
-    return token.get("content") if isinstance(token, dict) else token
+    if isinstance(token, dict):
+        return token.get("content")
+    return token
 
 
 def _added_token(token: Any, **changes: Any) -> AddedToken:

@@ -216,7 +216,9 @@ class UnigramTokenizer(Tokenizer):
     def _vocabulary_files(self) -> dict[str, bytes]:
         names = {"AlbertTokenizer": "spiece.model", DEBERTA: "spm.model"}
         name = names.get(str(self.tokenizer_class), "sentencepiece.bpe.model")
-        return {} if self.model_file is None else {name: self.model_file}
+        if self.model_file is None:
+            return {}
+        return {name: self.model_file}
 
 
 def steps_of_albert(do_lower_case: bool, keep_accents: bool) -> list[Any]:

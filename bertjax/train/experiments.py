@@ -415,9 +415,11 @@ def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingD
         records = reader.read(0, len(reader))
     labels: Any = [decode_feature(record).labels for record in records]  # the train split has them
     classes = np.array([int(label[0]) for label in labels])
-    candidates, what = np.arange(len(classes)), "examples"
+    candidates = np.arange(len(classes))
+    what = "examples"
     if data.groups is not None:
-        candidates, what = _one_per_group(classes, data.groups, seed), "groups"
+        candidates = _one_per_group(classes, data.groups, seed)
+        what = "groups"
     counts = np.bincount(classes[candidates], minlength=len(task.labels))
     rare = []
     for name, count in zip(task.labels, counts, strict=True):

@@ -188,7 +188,9 @@ def _write_submission(config: FinetuneConfig, address: str, texts: Mapping[str, 
 
 def _name(run: Path) -> str:
     """Returns "cola" for a run in WORKDIR/cola, and "cola/seed1" for one in WORKDIR/cola/seed1."""
-    return run.name if run.name in GLUE else f"{run.parent.name}/{run.name}"
+    if run.name in GLUE:
+        return run.name
+    return f"{run.parent.name}/{run.name}"
 
 
 def _write(address: str, content: bytes) -> None:

@@ -272,7 +272,9 @@ def device_axis(mesh: Mesh) -> str | None:
 
     None: there is one device, or the mesh shards the parameters as well.
     """
-    return "data" if mesh.shape["data"] == mesh.size > 1 else None
+    if mesh.shape["data"] == mesh.size > 1:
+        return "data"
+    return None
 
 
 def make_loss_fn(

@@ -426,4 +426,6 @@ def missing_names(
 
 
 def _layers(path: str, name: str, count: int) -> Iterable[int | None]:
-    return range(_BY_PATH[path].first_layer, count) if "{" in name else (None,)
+    if "{" in name:
+        return range(_BY_PATH[path].first_layer, count)
+    return (None,)

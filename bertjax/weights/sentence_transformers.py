@@ -379,7 +379,9 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
 
 
 def _read_optional(file: Path) -> dict[str, Any]:
-    return read_json(file, REMEDY, MAX_BYTES) if file.is_file() else {}
+    if file.is_file():
+        return read_json(file, REMEDY, MAX_BYTES)
+    return {}
 
 
 def read_pooling(file: Path) -> tuple[str, bool]:
@@ -498,7 +500,9 @@ def _activation_of_logits(model: Mapping[str, Any], config: Mapping[str, Any]) -
     if path is None:
         path = config.get("sbert_ce_default_activation_function")
     path = "" if path is None else str(path)
-    return path.rpartition(".")[2] if path.startswith("torch.") else path
+    if path.startswith("torch."):
+        return path.rpartition(".")[2]
+    return path
 
 
 def _first_of(files: Mapping[str, bytes], *names: str) -> dict[str, Any]:

@@ -485,4 +485,6 @@ def _state_dict(top: Any) -> dict[str, _Tensor]:
 
 
 def _kind(value: Any) -> str:
-    return value.name if type(value) is _Other else type(value).__name__
+    if type(value) is _Other:
+        return value.name
+    return type(value).__name__

@@ -8,7 +8,8 @@ it may be in any document. In scripts without spaces, each character is a word.
 import re
 from collections.abc import Iterable
 
-MOST_WORDS, FEWEST_WORDS = 13, 8
+MOST_WORDS = 13
+FEWEST_WORDS = 8
 # Chinese, Japanese, Thai, Lao, Khmer and Burmese.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
 _WORDS = re.compile(f"[{_UNSPACED}]|[^\\W{_UNSPACED}]+")

@@ -26,7 +26,9 @@ from bertjax.tokenization import TOKENIZER_FILES, load_tokenizer
 def available_cores() -> int:
     """Returns the number of cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    if affinity:
+        return len(affinity(0))
+    return os.cpu_count() or 1
 
 
 class Workers:

@@ -57,7 +57,9 @@ def field_of(record: Any, name: str) -> Any:
 def text_fields(record: Any, prefix: str = "") -> list[str]:
     """Returns the names and paths, see `field_of`, of the texts in a record."""
     if not isinstance(record, dict):
-        return [prefix[:-1]] if isinstance(record, str | bytes) else []
+        if isinstance(record, str | bytes):
+            return [prefix[:-1]]
+        return []
     return [
         field for name in sorted(record) for field in text_fields(record[name], f"{prefix}{name}.")
     ]

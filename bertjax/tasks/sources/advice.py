@@ -29,7 +29,9 @@ _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
 MOST_SIMILAR = 5
 # A class may be a misspelling of another one that is so many times as frequent, if so large a share
 # of their letters agrees and the name has so many letters.
-MISSPELT_FACTOR, MISSPELT_SHARE, MISSPELT_LETTERS = 20, 0.85, 5
+MISSPELT_FACTOR = 20
+MISSPELT_SHARE = 0.85
+MISSPELT_LETTERS = 5
 
 
 def escape_note(table: Table) -> str:
@@ -187,7 +189,8 @@ OWNERS = frozenset(
 )
 _NUMBERS = frozenset("id ids uid no nr num number key code hash index idx name".split())
 # How much of the label a column without such a name must explain, with how many rows per value.
-DEPENDENT, ROWS_PER_VALUE = 0.3, 5
+DEPENDENT = 0.3
+ROWS_PER_VALUE = 5
 # The rows of a split whose columns are compared.
 ROWS_COMPARED = 100_000
 
@@ -257,7 +260,8 @@ def variance_explained(groups: np.ndarray, values: np.ndarray) -> float:
 
     It is eta squared, corrected for bias (epsilon squared, Kelley 1935), and may be below 0.
     """
-    size, counts = len(values), np.bincount(groups)
+    size = len(values)
+    counts = np.bincount(groups)
     means = np.bincount(groups, values) / np.maximum(counts, 1)
     within = np.square(values - means[groups]).sum() / max(size - np.count_nonzero(counts), 1)
     total = values.var(ddof=1)

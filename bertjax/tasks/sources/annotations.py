@@ -244,7 +244,9 @@ _BRAT_OTHER = re.compile(r"(?:[REAMN#]\S*|\*)\t.*")
 def brat_file(path: Path) -> Path | None:
     """Returns the annotations of brat that a file is, or that stand beside a text, or None."""
     beside = path.with_suffix(".ann")
-    return beside if path.suffix in (".ann", ".txt") and beside.is_file() else None
+    if path.suffix in (".ann", ".txt") and beside.is_file():
+        return beside
+    return None
 
 
 def _brat(path: Path) -> AnnotationTable:

@@ -217,7 +217,9 @@ class _Search:
         self, table: Table, kind: TableKind, named: Columns, one_hot: tuple[str, ...] = ()
     ):
         check_columns(table, named.named())
-        self.table, self.kind, self.named = table, kind, named
+        self.table = table
+        self.kind = kind
+        self.named = named
         labels = named.labels or one_hot
         self.columns = dataclasses.replace(named, label=named.label or None, labels=labels)
         if named.id is None:
@@ -295,7 +297,8 @@ class _Search:
 
     def find_text_and_label(self, *, labelled: bool) -> None:
         """Finds the text, perhaps a second one, the label, and lists of choices or candidates."""
-        kind, named = self.kind, self.named
+        kind = self.kind
+        named = self.named
         if named.text is None and not self._usual_pair():
             also = [name for name in self._dividing() if not _holds_codes(self.table, name)]
             self._set(text=self._usual(kind.texts, also))
@@ -412,7 +415,8 @@ def _refuse_unused_text(search: _Search, *, labelled: bool, pairs: bool) -> None
 
     Beside a pair of texts, only columns with usual names of texts are refused, and ids of words.
     """
-    table, columns = search.table, search.columns
+    table = search.table
+    columns = search.columns
     only_usual = columns.pair and search.kind.label != "choice"
     for name in (*search.left(), columns.id):
         if not name or not holds_texts(table, name):
@@ -472,7 +476,8 @@ def _describe(table: Table, named: Columns, columns: Columns, words: Mapping[str
     """Returns the message about the guessed columns, in which `words` replace names of fields."""
     if table.is_text:  # its lines are the texts, and nothing is guessed
         return ""
-    flags, guesses = [], []
+    flags = []
+    guesses = []
     for field, value in dataclasses.asdict(columns).items():
         if value in (None, ()) or getattr(named, field) not in (None, ()):
             continue

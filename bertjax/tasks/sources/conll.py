@@ -292,7 +292,9 @@ def read_dataset_row(row: DatasetRow) -> Example | None:
     words = tuple(decode(word) for word in row.fields["tokens"])
     ids = row.fields["ner" if "ner" in row.fields else "ner_tags"]  # TFDS or the hub
     tags = tuple(CONLL_LABELS[tag] for tag in ids)
-    return Example(id=str(row.number), where=row.where, words=words, label=tags) if words else None
+    if words:
+        return Example(id=str(row.number), where=row.where, words=words, label=tags)
+    return None
 
 
 # Number of lines that tell whether a file has columns.

@@ -167,13 +167,16 @@ def _plain(row: Row, text: str, entity: Any) -> Iterator[Any]:
             is_here = end <= len(text) and covers(text[start:end], said)
             is_utf16 = isinstance(said, str) and not is_here
         case {"start_offset": int(start), "end_offset": int(end), "label": kind}:
-            kinds, is_utf16 = [kind], True
+            kinds = [kind]
+            is_utf16 = True
         case [int(start), int(end), kind] if "Comments" in row.values:
-            kinds, is_utf16 = [kind], True
+            kinds = [kind]
+            is_utf16 = True
         case {"start": int(start), "end": int(end), "label": str(kind)} if (
             "_task_hash" in row.values
         ):
-            kinds, is_utf16 = [kind], False
+            kinds = [kind]
+            is_utf16 = False
         case _:
             yield entity
             return

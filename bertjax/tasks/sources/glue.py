@@ -194,7 +194,9 @@ def _gold(spec: GlueSpec, code: str, where: str) -> str | float:
 
 def _legible(spec: GlueSpec, text: str) -> str:
     """Returns `text`, or "?" for an empty text of a task that `has_broken_rows`."""
-    return "?" if spec.has_broken_rows and not text.strip() else text
+    if spec.has_broken_rows and not text.strip():
+        return "?"
+    return text
 
 
 def read_label(spec: GlueSpec, code: str, where: str) -> str | float:

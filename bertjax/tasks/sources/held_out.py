@@ -373,7 +373,9 @@ def split_by_groups(data: DatasetT, by: By, fraction: float, fold: Fold | None) 
     Raises:
         ValueError: there are fewer groups than folds.
     """
-    indices, keys, labels = [], [], []
+    indices = []
+    keys = []
+    labels = []
     for index, example in _train_indices(data):
         indices.append(index)
         label = by.key(example)
@@ -468,7 +470,9 @@ def split_by_time(data: DatasetT, column: str, fraction: float, fold: Fold | Non
             than folds.
     """
     _check_column(data, "train", column)
-    indices, places, values = [], [], []
+    indices = []
+    places = []
+    values = []
     for index, example in _train_indices(data):
         indices.append(index)
         places.append(example.where)

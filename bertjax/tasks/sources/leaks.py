@@ -45,7 +45,8 @@ _HALF = np.uint64(32)
 _SIX_BYTES = np.uint64((1 << 8 * SHINGLE) - 1)
 _BETWEEN = "\x1f"  # the separator of the texts of an example: a space, which no normal text holds
 _SEPARATOR = _BETWEEN.encode()
-_NONE, _NO_TEXT = (0.0, ""), (0.0, b"")
+_NONE = (0.0, "")
+_NO_TEXT = (0.0, b"")
 
 
 def normalized(text: str) -> str:

@@ -208,7 +208,9 @@ def _is_prepared(builder: str) -> bool:
 
 def decode(value: Any) -> str:
     """Converts a text of a dataset, which is bytes if read with TFDS, to str."""
-    return value.decode("utf-8") if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        return value.decode("utf-8")
+    return str(value)
 
 
 def _split_order(split: str) -> tuple[int, str]:

@@ -168,7 +168,9 @@ def read_tables(
         raise ValueError(f"--task={kind.task} reads your own files: give --train, --dev or --test.")
     named = columns or Columns()
     can_be_conll = kind.label == "tags" and conll is not False
-    parts, tables, notes = {}, {}, []
+    parts = {}
+    tables = {}
+    notes = []
     for split, path in files.items():
         parts[split] = data_files(path, tags=kind.label == "tags")
         tables[split] = []
@@ -234,7 +236,8 @@ def own_tables(options: TableOptions, **settings: Any) -> OwnDataset:
     Raises:
         ValueError: the kind of task needs a train split, but there is none.
     """
-    files, kind = files_of(options), options.table
+    files = files_of(options)
+    kind = options.table
     if kind.compares and "train" not in files:
         raise ValueError(f"--task={kind.task} trains on your own files: give --train.")
     return read_tables(
@@ -285,7 +288,8 @@ def _find_columns(
                     optional |= {columns.label, *columns.labels}
                 check_columns(table, [name for name in columns.named() if name not in optional])
                 continue
-            own, labelled = _named_in(kind, split, tables, named), split != "test"
+            own = _named_in(kind, split, tables, named)
+            labelled = split != "test"
             if isinstance(table, AnnotationTable) and ENTITIES in table.columns:
                 own = dataclasses.replace(own, label=ENTITIES)
             if single_texts and split == "train":
@@ -313,7 +317,9 @@ def _named_in(
     own = names[split]
     if split == "train":
         elsewhere = named.label in set().union(*names.values()) - own
-        return dataclasses.replace(named, label=None) if elsewhere else named
+        if elsewhere:
+            return dataclasses.replace(named, label=None)
+        return named
     lacking: dict[str, Any] = {}
     if not {named.text, named.pair} - {None} <= own:
         lacking |= {"text": None, "pair": None}
@@ -617,7 +623,8 @@ def with_indices(data: OwnDataset) -> OwnDataset:
             return {}
         return choice_keys(Row(Path(), 0, dict(example.row)), example.label, data.columns.choices)
 
-    note, way = data.note, ""
+    note = data.note
+    way = ""
     try:
         way = _way_of_labels(data, keys)
     except ValueError as error:

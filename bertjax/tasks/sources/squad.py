@@ -176,7 +176,8 @@ def _question(row: dict[str, Any], where: str, to_train: bool) -> dict[str, Any]
     if answers is None:
         return row
     if isinstance(answers, dict):
-        texts, starts = answers.get("text"), answers.get("answer_start")
+        texts = answers.get("text")
+        starts = answers.get("answer_start")
         if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
             raise ValueError(
                 f"{where}: 'answers' is {brief(repr(answers), 60)}, but should have lists 'text' "
@@ -198,7 +199,8 @@ def _one_answer(row: dict[str, Any], where: str, to_train: bool) -> list[dict[st
     if not texts:
         return None
     text = next(filter(None, texts), texts[0])  # the first one that is filled
-    start, context = row.pop("answer_start", None), row.get("context")
+    start = row.pop("answer_start", None)
+    context = row.get("context")
     if text in (None, ""):
         if str(start).strip() not in _NO_PLACE:
             raise ValueError(
@@ -234,7 +236,8 @@ SUFFIXES = (*JSON_SUFFIXES, *PARQUET_SUFFIXES)
 FOLDERS = ("", "squad", "SQuAD", "SQUAD")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # Values of is_impossible as texts in lower case, without the ".0" that pandas may write after 1.
-_FALSE, _TRUE = ("", "false", "f", "no", "n", "0"), ("true", "t", "yes", "y", "1")
+_FALSE = ("", "false", "f", "no", "n", "0")
+_TRUE = ("true", "t", "yes", "y", "1")
 
 
 def read_questions(
@@ -252,7 +255,8 @@ def read_questions(
 
     Raises FileNotFoundError if a file does not exist.
     """
-    paths, notes = {}, []
+    paths = {}
+    notes = []
     for split, file in files.items():
         path = paths[split] = Path(file).expanduser()
         if not path.exists():
@@ -304,7 +308,9 @@ class _Reader:
     """Converts the questions of a split, in one or several files, to examples."""
 
     def __init__(self, split: str, ignored: tuple[str, ...], counts: ChangeCounts):
-        self._split, self._ignored, self._counts = split, ignored, counts
+        self._split = split
+        self._ignored = ignored
+        self._counts = counts
         self._to_train = split == "train"
         self._seen: set[str] = set()
 
@@ -339,7 +345,8 @@ class _Reader:
 
     def _example(self, asked: _Asked, *, placed: bool) -> Example | None:
         """Converts a question to an example or None; `placed`: an answer must be in the passage."""
-        question, context = asked.question, asked.context
+        question = asked.question
+        context = asked.context
         if isinstance(question, ValueError):
             raise question
         name = question.get("id") if isinstance(question, dict) else None
@@ -376,7 +383,9 @@ def _id_of(asked: _Asked, number: int) -> str:
     """Returns the id of a question that may be malformed; `number` is its index in the file."""
     named = asked.question if isinstance(asked.question, dict) else asked.row
     id = named.get("id")
-    return str(id) if isinstance(id, str | int) and id != "" else str(number)
+    if isinstance(id, str | int) and id != "":
+        return str(id)
+    return str(number)
 
 
 def _is_impossible(question: Mapping[str, Any], where: str, split: str) -> bool:
@@ -493,7 +502,8 @@ def read_dataset_row(row: DatasetRow) -> Example | None:
         text=decode(fields["question"]),
         pair=decode(fields["context"]),
     )
-    texts, starts = fields["answers"]["text"], fields["answers"]["answer_start"]
+    texts = fields["answers"]["text"]
+    starts = fields["answers"]["answer_start"]
     # The hub has no `is_impossible`, but only impossible questions have no answers there.
     if fields.get("is_impossible", not len(texts)):
         return dataclasses.replace(asked, label=IMPOSSIBLE)

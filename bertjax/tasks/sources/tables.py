@@ -210,7 +210,9 @@ class Table:
         return bool(names) and all(map(CSV_QUOTED.fullmatch, names))
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
-        return read_tsv(self.path) if self.is_tsv else read_csv(self.path)
+        if self.is_tsv:
+            return read_tsv(self.path)
+        return read_csv(self.path)
 
     def _find_columns(self) -> tuple[int, tuple[str, ...]]:
         """Returns the row that names the columns, and the names."""

@@ -137,7 +137,9 @@ class _Values(Counter[str]):
         if all(read_number(value) is not None for value in known):
             return "number"
         recur = len(self) <= MOST_VALUES and 2 * len(known) <= self.total()
-        return "name" if recur and not holds_dates(known) else "free"
+        if recur and not holds_dates(known):
+            return "name"
+        return "free"
 
 
 def written(value: Any) -> str:
@@ -146,7 +148,9 @@ def written(value: Any) -> str:
         texts = isinstance(value, list) and value and all(isinstance(x, str) for x in value)
         return _TEXTS if texts else _LISTS
     text = "" if value is None else str(value).strip().lower()
-    return text.removesuffix(".0") if read_number(text) is not None else text
+    if read_number(text) is not None:
+        return text.removesuffix(".0")
+    return text
 
 
 class UnusedColumns:
@@ -217,7 +221,9 @@ class UnusedColumns:
             return self._of_label(key, values)
         if name in self._obeyed:
             _, refused, used = OBEYED[key]
-            return "" if values.within(frozenset(refused + used)) else _ROWS
+            if values.within(frozenset(refused + used)):
+                return ""
+            return _ROWS
         selects = key in SELECTING or values.within(SPLITS) or values.within(STATES)
         if values.vary and selects and len(values) <= MOST_VALUES:
             return _ROWS
@@ -237,20 +243,26 @@ class UnusedColumns:
         two = values.within(BINARY) or set(values.known) == {"-1", "1"}
         if plain(self._columns.text or "") == "premise":
             return "" if two and self._is_named else _CLASSES
-        return "" if two or self._is_named or _SCORE.search(key) else _PAIRS
+        if two or self._is_named or _SCORE.search(key):
+            return ""
+        return _PAIRS
 
     def _of_pair(self, key: str, values: _Values, harmless: bool) -> str:
         sort = values.sort
         is_number = sort in ("number", "binary")
         is_label = _PAIR_LABEL.search(key) and (sort != "free" or "label" in key)
         if self._label:
-            return _LABEL if is_label and is_number and values.vary else ""
+            if is_label and is_number and values.vary:
+                return _LABEL
+            return ""
         if is_number and not values.vary:
             return ""  # all pairs are alike
         if is_label or (is_number and not harmless):
             return _PAIRS
         long = [value for value in values.known if value == _TEXTS or len(value.split()) > 2]
-        return _NEGATIVES if 2 * len(long) > len(values.known) and not harmless else ""
+        if 2 * len(long) > len(values.known) and not harmless:
+            return _NEGATIVES
+        return ""
 
     def _of_second_label(self, kind: TableKind, key: str, values: _Values, harmless: bool) -> str:
         """Returns why another column may be the label of a task with one label column, or ""."""
@@ -263,14 +275,18 @@ class UnusedColumns:
             return _SEVERAL
         usual = kind.labels
         if chosen not in usual:
-            return _LABEL if (alike or key in _STRONG) and not harmless else ""
+            if (alike or key in _STRONG) and not harmless:
+                return _LABEL
+            return ""
         is_choice = kind.label == "choice"
         rivals: Collection[str] = usual if is_choice else _LABELS  # beside entities
         if chosen not in _STRONG and kind.label != "tags":
             alike |= key in (usual if is_choice else _STRONG)
         elif is_choice or kind.label == "class":
             rivals = _STRONG
-        return _LABEL if key in rivals and (alike or values.sort == _LISTS) else ""
+        if key in rivals and (alike or values.sort == _LISTS):
+            return _LABEL
+        return ""
 
 
 def is_harmless(name: str) -> bool:
