@@ -164,7 +164,9 @@ def verify(model: "Pretrained", written: Path) -> None:
         with progress.progress("comparing the outputs with PyTorch's"):
             differences = output_differences(model, written)
             source = model.loaded.source
-            origin = [transformer_folder(source.where)] if source.kind == "hf" else []
+            origin = []
+            if source.kind == "hf":
+                origin = [transformer_folder(source.where)]
             for directory in (written, *origin):
                 _check_tokenizer(model, directory)
     for name, difference in differences.items():
@@ -182,7 +184,9 @@ def _check_tokenizer(model: "Pretrained", directory: Path) -> None:
     tokenizer: Any = model.tokenizer
     # transformers 5 gives ALBERT token types only if it is told to.
     is_albert = tokenizer.tokenizer_class == "AlbertTokenizer"
-    told = {"model_input_names": [*tokenizer.model_input_names]} if is_albert else {}
+    told = {}
+    if is_albert:
+        told = {"model_input_names": [*tokenizer.model_input_names]}
     theirs: Any = transformers.AutoTokenizer.from_pretrained(directory, **told)
     for text in SENTENCES:
         texts = (text, None) if isinstance(text, str) else text
@@ -190,7 +194,9 @@ def _check_tokenizer(model: "Pretrained", directory: Path) -> None:
         found = theirs(*texts, verbose=False)
         expected = found.get("token_type_ids", [0] * len(ids))
         if ids != found["input_ids"] or (types != expected and model.config.type_vocab_size > 1):
-            what = "token types" if ids == found["input_ids"] else "ids"
+            what = "ids"
+            if ids == found["input_ids"]:
+                what = "token types"
             raise ValueError(
                 f"transformers' tokenizer in {directory} gives {texts} other {what} than bertjax: "
                 "correct its files so that they say how the model was trained, as warnings name."

@@ -211,7 +211,9 @@ def describe_whole_config(whole: dict[str, Any]) -> str:
 def _rounded(value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
 
 
 def describe(plan: "Plan") -> str:

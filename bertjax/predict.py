@@ -186,7 +186,9 @@ def predict_file(config: PredictConfig, model: "Pretrained") -> None:
         if sys.stderr.isatty():  # intervals are shown
             predictions = rows.observe(predictions)
         scores = task.score(predictions)
-    notes = task.source.change_notes() if task.source is not None else []
+    notes = []
+    if task.source is not None:
+        notes = task.source.change_notes()
     for message in (*writer.messages(scored=bool(scores)), *notes):
         print(message, file=sys.stderr)
     if config.output is not None:

@@ -143,7 +143,9 @@ def run(config: QuickstartConfig) -> int:
     print(f"\nFinished in {(time.monotonic() - started) / 60:.1f} minutes. Next, for example:\n")
     for what, command in next_commands(config):
         print(f"   # {what}\n   {shown(command)}")
-    return 0 if all(check.passed for check in results) else 1
+    if all(check.passed for check in results):
+        return 0
+    return 1
 
 
 def shown(command: Sequence[str]) -> str:
@@ -175,7 +177,9 @@ def checks(out: Path) -> Iterator[Check]:
     (held_out,) = open_prepared(out / "data").splits["eval"].lengths.values()
     majority = max(held_out.labels.values()) / held_out.sequences
     sigma = (majority * (1 - majority) / held_out.sequences) ** 0.5
-    above = (last["eval/nsp_accuracy"] - majority) / sigma if sigma else 0.0
+    above = 0.0
+    if sigma:
+        above = (last["eval/nsp_accuracy"] - majority) / sigma
     yield Check(
         f"NSP accuracy {last['eval/nsp_accuracy']:.3f}, majority class {majority:.3f} of "
         f"{held_out.sequences} pairs: {above:.1f} sigma above (at least {LEAST_SIGMA:g})",

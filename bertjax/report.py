@@ -62,7 +62,9 @@ def run(config: ReportConfig) -> None:
             _attribute_mistakes(address, folder, one)
         for note in (*one["hints"], *one["notes"]):
             print(f"  {note}")
-    parent = folders[0][1].parent if len(config.runs) < len(folders) else None
+    parent = None
+    if len(config.runs) < len(folders):
+        parent = folders[0][1].parent
     page = report_page(runs, parent)
     write_text(Path(config.output), page)
     print(
@@ -115,13 +117,13 @@ def _runs_at(address: str) -> list[tuple[str, Path]]:
     if has_run(folder):
         refuse_links_outside(folder)
         return [(address, folder)]
-    inside = sorted(path for path in folder.glob("*/") if has_run(path)) if folder.is_dir() else []
+    inside = []
+    if folder.is_dir():
+        inside = sorted(path for path in folder.glob("*/") if has_run(path))
     if not inside:
-        problem = (
-            "it has no run.json and no metrics.jsonl"
-            if folder.is_dir()
-            else "there is no such folder"
-        )
+        problem = "there is no such folder"
+        if folder.is_dir():
+            problem = "it has no run.json and no metrics.jsonl"
         raise FileNotFoundError(
             f"There is no run in {address} ({problem}): give the --workdir of a pretraining or a "
             "fine-tuning run."

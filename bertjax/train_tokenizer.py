@@ -131,7 +131,9 @@ def _extend(config: TrainTokenizerConfig, texts: Iterator[str], sample: list[str
     )
     if len(entries) < config.add:
         print(f"No other word of the text occurs {config.min_frequency} times in several pieces.")
-    known = "" if extension.characters == 0 else " with the new characters alone"
+    known = " with the new characters alone"
+    if extension.characters == 0:
+        known = ""
     shares = " before, ".join(f"{share:.2%}" for share in extension.unknown)
     if any(extension.unknown):
         print(

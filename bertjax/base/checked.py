@@ -84,7 +84,9 @@ def dataclass_in(kind: Any) -> Any:
     """Returns `kind` if it is a dataclass, or the dataclass in a union with None; else None."""
     if get_origin(kind) in (Union, types.UnionType):
         return next(filter(dataclasses.is_dataclass, get_args(kind)), None)
-    return kind if dataclasses.is_dataclass(kind) else None
+    if dataclasses.is_dataclass(kind):
+        return kind
+    return None
 
 
 def check(name: str, value: Any, kind: Any) -> None:

@@ -64,7 +64,9 @@ def find_damage(folder: Path, without: Iterable[str] = ()) -> str | None:
         return str(error)
     if not expected:
         return f"{CHECKSUMS} is empty"
-    in_bucket = _entries_in_bucket(folder) if is_remote(folder) else None
+    in_bucket = None
+    if is_remote(folder):
+        in_bucket = _entries_in_bucket(folder)
     for name, entry in expected.items():
         if name in without:
             continue

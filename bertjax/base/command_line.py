@@ -336,7 +336,9 @@ def _summary_of(field: StructFieldSpec) -> StructFieldSpec:
 
 
 def _class_of(config: Any) -> type:
-    return config if isinstance(config, type) else type(config)
+    if isinstance(config, type):
+        return config
+    return type(config)
 
 
 def _flag_types(box: Box) -> Iterator[tuple[str, Any]]:

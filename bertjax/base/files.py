@@ -206,7 +206,9 @@ def read_json_or_empty(path: Path, kind: type = dict) -> Any:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return kind()
-    return content if isinstance(content, kind) else kind()
+    if isinstance(content, kind):
+        return content
+    return kind()
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any] | None]:
@@ -243,7 +245,9 @@ def _json_object(text: bytes) -> dict[str, Any] | None:
         content = json.loads(text.decode())
     except (ValueError, RecursionError):
         return None
-    return content if isinstance(content, dict) else None
+    if isinstance(content, dict):
+        return content
+    return None
 
 
 def read_bytes(path: Path, max_bytes: int) -> bytes:
@@ -343,4 +347,6 @@ def listed(names: Sequence[Any], limit: int = 70) -> str:
 def did_you_mean(name: Any, known: Iterable[str]) -> str:
     """Returns `Did you mean 'x'? ` with the most similar name in `known`; "" if none is similar."""
     matches = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.4)
-    return f"Did you mean {matches[0]!r}? " if matches else ""
+    if matches:
+        return f"Did you mean {matches[0]!r}? "
+    return ""

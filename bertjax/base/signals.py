@@ -109,7 +109,9 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
     over = threading.Event()
 
     def stopped(number: int) -> KeyboardInterrupt:
-        kind = Interrupted if trains or number != signal.SIGINT else KeyboardInterrupt
+        kind = KeyboardInterrupt
+        if trains or number != signal.SIGINT:
+            kind = Interrupted
         return kind(f"stopped by {signal_name(number)}")
 
     def receive(number: int, frame: Any) -> None:
@@ -230,7 +232,9 @@ class StopSignal:
         if self.received:
             raise Interrupted(f"stopped by a second signal ({name}) without saving a checkpoint")
         self.received = True
-        what = "stopping" if self.nothing_to_lose else "saving a checkpoint, then stopping"
+        what = "saving a checkpoint, then stopping"
+        if self.nothing_to_lose:
+            what = "stopping"
         # This does not call print, since the signal may have interrupted a call of print.
         os.write(2, f"{name}: {what}\n".encode())
 
@@ -367,7 +371,9 @@ def run_reporting_errors(
         return 128 + signal.SIGPIPE
     except (ValueError, OSError, ImportError) as error:
         unnamed = isinstance(error, OSError) and error.errno and not error.filename
-        where = " (BERTJAX_TRACEBACK=1 in front of the command shows where)" if unnamed else ""
+        where = ""
+        if unnamed:
+            where = " (BERTJAX_TRACEBACK=1 in front of the command shows where)"
         return _report(f"{error}{where}")
     except (RuntimeError, MemoryError) as error:
         text = str(error)

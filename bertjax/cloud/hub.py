@@ -164,7 +164,9 @@ def _by_split(
             files.append(HubFile(repository, info.sha, file.rfilename, int(file.size or 0)))
     remedy = "download the files of the dataset, and give them"
     with naming_read_errors(f"The card of {HUB_PREFIX}{repository}", remedy):
-        configs = info.card_data.get("configs") if info.card_data is not None else None
+        configs = None
+        if info.card_data is not None:
+            configs = info.card_data.get("configs")
         named = list(_by_card(configs or (), files))
     splits: dict[str, dict[str, list[HubFile]]] = {}
     for config, split, file in named or _by_name(files):
@@ -476,7 +478,9 @@ def push_folder(folder: Path, repository: str, *, branch: str = MAIN) -> None:
 def _check_name(repository: str) -> None:
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-    reason = "" if repository.count("/") == 1 else "it must have one slash"
+    reason = "it must have one slash"
+    if repository.count("/") == 1:
+        reason = ""
     try:
         validate_repo_id(repository)
     except HFValidationError as error:

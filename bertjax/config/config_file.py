@@ -208,7 +208,9 @@ def defaults_of(config: Any, default: Any = None) -> dict[str, Any]:
         value = getattr(config, field.name)
         standard = getattr(default, field.name, field.default)
         if dataclasses.is_dataclass(value):
-            nested = standard if dataclasses.is_dataclass(standard) else None
+            nested = None
+            if dataclasses.is_dataclass(standard):
+                nested = standard
             defaults[field.name] = defaults_of(value, nested)
         elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
             defaults[field.name] = [defaults_of(item) for item in value]

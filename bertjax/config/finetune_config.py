@@ -152,7 +152,9 @@ class FinetuneConfig(TrainingConfig):
     @property
     def _selection(self) -> tuple[str, ...]:
         """The fields that select a checkpoint by a metric."""
-        return () if self.select_by == LAST else ("select_by",)
+        if self.select_by == LAST:
+            return ()
+        return ("select_by",)
 
     def _check_frozen(self) -> None:
         layers = ("layer_decay", "freeze_embeddings", "freeze_layers")

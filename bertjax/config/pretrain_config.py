@@ -455,5 +455,7 @@ def model_at(
     if theta is not None:
         model = dataclasses.replace(model, global_rope_theta=theta)
     has_table = model.global_rope_theta is None and model.position_biased_input
-    partly = trained if has_table and 0 < trained < model.max_length else None
+    partly = None
+    if has_table and 0 < trained < model.max_length:
+        partly = trained
     return dataclasses.replace(model, trained_positions=partly)

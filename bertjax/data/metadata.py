@@ -220,7 +220,9 @@ class Metadata(Checked):
     def from_json(cls, text: str) -> "Metadata":
         """Parses the output of `to_json`; raises ValueError if it is not valid."""
         fields = json.loads(text)
-        version = fields.get("format_version") if isinstance(fields, dict) else None
+        version = None
+        if isinstance(fields, dict):
+            version = fields.get("format_version")
         if version != FORMAT_VERSION:
             raise ValueError(
                 f"the format version is {brief(version)}, expected {FORMAT_VERSION}: prepare "

@@ -134,7 +134,9 @@ def _delete_damaged(folder: Path) -> None:
     checking = folder / "checking"
     folder.mkdir(parents=True, exist_ok=True)
     checking.touch()
-    since = checked.stat().st_mtime_ns if checked.exists() else 0
+    since = 0
+    if checked.exists():
+        since = checked.stat().st_mtime_ns
     for path in folder.glob("*-cache"):
         if path.stat().st_mtime_ns >= since:
             try:

@@ -56,7 +56,9 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
         return
     mark = Waiting(meeting_place, *known) if known else None
     arrived = threading.Event()
-    detection = None if config.coordinator_address is None else "deactivate"
+    detection = "deactivate"
+    if config.coordinator_address is None:
+        detection = None
     watch = threading.Thread(target=_watch, args=(config, known, mark, arrived), daemon=True)
     watch.start()
     # jax's preemption service would handle SIGTERM, which `signals.StopSignal` does here.

@@ -112,7 +112,9 @@ def choose_unroll(requested: int | None, remat: str, num_layers: int, mesh: Mesh
     """
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     if requested is None:
-        return num_layers if on_cpu and remat == "none" else 1
+        if on_cpu and remat == "none":
+            return num_layers
+        return 1
     if on_cpu and remat != "none" and requested > 1:
         raise ValueError(
             f"unroll={requested}, remat={remat!r}: on CPUs, the compiler stores the activations "

@@ -110,7 +110,9 @@ def packed(attention: np.ndarray) -> dict[str, Any]:
         values[values < smallest] = 0
         text = _compressed(values)
         if len(text) <= MAX_ATTENTION_BYTES:
-            threshold = ((smallest - 0.5) / LEVELS_8) ** 2 if smallest > 1 else 0.0
+            threshold = 0.0
+            if smallest > 1:
+                threshold = ((smallest - 0.5) / LEVELS_8) ** 2
             return {"levels": LEVELS_8, "power": 2, "threshold": threshold, "gzip": text}
         smallest += 1
 

@@ -368,7 +368,9 @@ def _program(model: BertWithHead) -> Callable[..., Any]:
             def intercept(method: Any, args: Any, kwargs: Any, context: Any) -> Any:
                 name = (context.module.name, context.method_name)
                 is_lookup = name == ("word_embeddings", "__call__")
-                return embedded if is_lookup else method(*args, **kwargs)
+                if is_lookup:
+                    return embedded
+                return method(*args, **kwargs)
 
             with nn.intercept_methods(intercept):
                 outputs: Any = model.apply({"params": params}, **batch)

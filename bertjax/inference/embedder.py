@@ -278,7 +278,9 @@ def embed_file(
     full disk or a kill, `output` has its old content, and the same call continues.
     """
     if not source.is_file():
-        what = "is a folder" if source.is_dir() else "does not exist"
+        what = "does not exist"
+        if source.is_dir():
+            what = "is a folder"
         raise FileNotFoundError(
             f"{source} {what}: --input takes one file, a table or one text per line."
         )

@@ -273,7 +273,9 @@ def _as_trained(columns: Columns, trained: Mapping[str, Any], names: Sequence[st
     label = columns.label
     id = columns.id
     if not label and trained.get("label"):
-        label = trained["label"] if trained["label"] in free else ""
+        label = ""
+        if trained["label"] in free:
+            label = trained["label"]
     if not id and trained.get("id") in free:
         id = trained["id"]
     return dataclasses.replace(filled, label=label, id=id)

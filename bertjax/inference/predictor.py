@@ -387,7 +387,9 @@ def compiling_tokens() -> int:
     The estimate is for encoders of 20 to 110 million parameters: on two cores of a CPU, .3 to .5
     seconds and 1,000 to 8,000 tokens per second; on accelerators, some seconds and a million.
     """
-    return 2048 if jax.default_backend() == "cpu" else 1 << 20
+    if jax.default_backend() == "cpu":
+        return 2048
+    return 1 << 20
 
 
 def row_lengths(lengths: Sequence[int], limit: int, *, smallest: int, compiling: int) -> np.ndarray:

@@ -576,7 +576,9 @@ def _model_inputs(
 ) -> dict[str, np.ndarray]:
     """Checks the arrays of a call; returns all three, int32 [B, L] or, with choices, [B, C, L]."""
     ids = _ids("input_ids", input_ids, config, "vocab_size")
-    axes = 3 if ids.ndim == 3 and head == "multiple_choice" else 2
+    axes = 2
+    if ids.ndim == 3 and head == "multiple_choice":
+        axes = 3
     if ids.ndim != axes or not ids.shape[-1]:
         raise ValueError(
             f"input_ids has the shape {ids.shape}: give an array [rows, tokens], or [rows, "

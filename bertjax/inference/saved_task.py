@@ -158,7 +158,9 @@ def saved_task(
     """
     saved = read_fields(description, Description)
     kind = _kind_of(head, num_labels, config, saved.label_kind, activation)
-    default_length = SPAN_LENGTH if kind is SpanTask else longest
+    default_length = longest
+    if kind is SpanTask:
+        default_length = SPAN_LENGTH
     fields: dict[str, Any] = {
         "name": saved.task or head,
         "max_length": min(saved.max_length or default_length, longest),

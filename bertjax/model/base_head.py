@@ -262,7 +262,9 @@ class BertWithHead(nn.Module):
         """
         config = self.config
         rate = rate_of(own_rate, config.classifier_dropout, config.hidden_dropout_prob)
-        stddev = config.hidden_size**-0.5 if config.prediction_head else None
+        stddev = None
+        if config.prediction_head:
+            stddev = config.hidden_size**-0.5
         return Dropout(rate), Linear(config, features, self.dtype, stddev=stddev)
 
 
@@ -276,4 +278,6 @@ class TokenHead(BertWithHead):
     def token_states(self, encoded: Outputs) -> jax.Array:
         """Returns the hidden states [B, L, D], behind the prediction head if the model has one."""
         x = encoded["last_hidden_state"]
-        return self.head(x) if self.config.prediction_head else x
+        if self.config.prediction_head:
+            return self.head(x)
+        return x

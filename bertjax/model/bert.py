@@ -74,7 +74,9 @@ class BertModel(nn.Module):
 
     def setup(self):
         self.embeddings = Embeddings(self.config, self.dtype)
-        encoder = PreNormEncoder if self.config.pre_norm else Encoder
+        encoder = Encoder
+        if self.config.pre_norm:
+            encoder = PreNormEncoder
         self.encoder = encoder(
             self.config, self.dtype, self.unroll, self.remat, self.attention_kernel
         )

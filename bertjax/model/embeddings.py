@@ -62,7 +62,9 @@ class Embeddings(nn.Module):
         init = initializer(config)
         self.word_embeddings = table(config.vocab_size, init)
         if self.has_positions:
-            init_positions = sinusoids if config.sinusoidal_pos_embds else init
+            init_positions = init
+            if config.sinusoidal_pos_embds:
+                init_positions = sinusoids
             self.position_embeddings = table(config.max_position_embeddings, init_positions)
         if config.type_vocab_size:
             self.token_type_embeddings = table(config.type_vocab_size, init)

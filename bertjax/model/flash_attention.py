@@ -82,7 +82,9 @@ class KernelPlan(NamedTuple):
 
         Consecutive programs have the same row and head, whose keys stay in a cache or on the chip.
         """
-        return (2, 1, 0) if self.platform == "gpu" else (0, 1, 2)
+        if self.platform == "gpu":
+            return (2, 1, 0)
+        return (0, 1, 2)
 
     def block(self) -> jax.Array:
         """Returns the index of the block of queries or keys of this program."""

@@ -284,7 +284,9 @@ def tpu_slice(name: str) -> Topology:
     _prepare_libtpu()
     from jax.experimental import topologies
 
-    extra = {"chip_config_name": "megacore"} if chip.megacore else {}
+    extra = {}
+    if chip.megacore:
+        extra = {"chip_config_name": "megacore"}
     try:
         topology = topologies.get_topology_desc(platform="tpu", topology_name=name, **extra)
     except Exception as error:  # jaxlib raises no more specific type

@@ -82,7 +82,9 @@ def best_metric(task: Task) -> str:
 def grading_metric(task: Task) -> str | None:
     """Returns the score that compares runs, such as "dev/accuracy"; None without a dev split."""
     dev = splits_of(task, "dev")
-    return f"{dev[0]}/{task.best_metric}" if dev else None
+    if dev:
+        return f"{dev[0]}/{task.best_metric}"
+    return None
 
 
 def selected_by(task: Task, metric: str | None, others: Sequence[str] = ()) -> Task:
@@ -111,7 +113,9 @@ def best_run(scores: Scores, metric: str | None) -> str:
 
     The lowest loss or error is the best, and the highest of other scores.
     """
-    sign = 1 if metric is None or higher_is_better(metric) else -1
+    sign = -1
+    if metric is None or higher_is_better(metric):
+        sign = 1
     return max(scores, key=lambda name: sign * scores[name].get(metric or "", 0.0))
 
 
@@ -148,7 +152,9 @@ def print_scores(
     of the `best` one follows. `intervals` are those of the scores of each run, and `of_mean` those
     of the means, by what they cover.
     """
-    names = sorted(set.intersection(*map(set, scores.values()))) if scores else []
+    names = []
+    if scores:
+        names = sorted(set.intersection(*map(set, scores.values())))
     intervals = intervals or {}
     of_mean = of_mean or {}
     if not names:

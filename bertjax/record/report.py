@@ -336,7 +336,9 @@ def events_of(processes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for before, process in itertools.pairwise(processes):
         ended = before["ended"]
         reason = _reason(before["ended"])
-        kind = "resumed" if process.get("step") else "started again"
+        kind = "started again"
+        if process.get("step"):
+            kind = "resumed"
         if process.get("rollbacks", 0) > before.get("rollbacks", 0):
             kind = "rolled back"
         elif ended is None:

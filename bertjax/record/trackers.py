@@ -286,7 +286,9 @@ class MlflowTracker(Tracker):
         mlflow = import_module("mlflow")
         self._metric = import_module("mlflow.entities").Metric
         self._client = mlflow.MlflowClient(tracking_uri=uri)
-        run = self._existing(start.run_id, mlflow.MlflowException) if start.run_id else None
+        run = None
+        if start.run_id:
+            run = self._existing(start.run_id, mlflow.MlflowException)
         if run is None:
             run = self._created(start, artifacts)
             self.position = NOTHING

@@ -287,7 +287,9 @@ class ClassificationTask(ProbabilityTask):
         }
 
     def description(self, max_length: int) -> dict[str, Any]:
-        calibrated = {"temperature": self.temperature} if self.temperature != 1.0 else {}
+        calibrated = {}
+        if self.temperature != 1.0:
+            calibrated = {"temperature": self.temperature}
         return {**super().description(max_length), **calibrated}
 
 
@@ -312,7 +314,9 @@ class DistributionTask(ClassificationTask):
         highest = max(label.values())
         likeliest = [name for name, share in label.items() if highest - share < TIED]
         answer = prediction["label"]
-        return answer if answer in likeliest else likeliest[0]
+        if answer in likeliest:
+            return answer
+        return likeliest[0]
 
     def encode_label(self, example: Example) -> np.ndarray:
         encoded = np.zeros(len(self.labels), np.float32)
@@ -374,7 +378,9 @@ class MultiLabelTask(ProbabilityTask):
         return tuple(prediction["labels"])
 
     def description(self, max_length: int) -> dict[str, Any]:
-        tuned = {"thresholds": dict(self.thresholds)} if self.thresholds else {}
+        tuned = {}
+        if self.thresholds:
+            tuned = {"thresholds": dict(self.thresholds)}
         return {**super().description(max_length), **tuned}
 
 
@@ -563,7 +569,9 @@ def make_classification(options: ClassifyOptions, fold: Fold | None) -> Task:
         return MultiLabelTask(**fields)
     if note := advice.separator_note(classes):
         print(note)
-    kind = DistributionTask if data.form.kind == "distribution" else ClassificationTask
+    kind = ClassificationTask
+    if data.form.kind == "distribution":
+        kind = DistributionTask
     return kind(**fields, metric=metric_of(classes))
 
 
@@ -625,7 +633,9 @@ def _scale_of(data: OwnDataset, name: str) -> tuple[float, float]:
             "unit, so that it is between 1e-150 and 1e150."
         )
     missing = len(values) - len(present)
-    lacking = f" {missing:,} examples have none, and learn the other targets;" if missing else ""
+    lacking = ""
+    if missing:
+        lacking = f" {missing:,} examples have none, and learn the other targets;"
     print(
         f"{what}: {targets.min():,.6g} to {targets.max():,.6g}, mean {mean:,.6g}, standard "
         f"deviation {std:,.6g};{lacking} they are standardised in training, and the model predicts "

@@ -655,7 +655,9 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
     `PROBLEMS` most frequent problems; if `can_skip`, it recommends --skip_bad_rows.
     """
     if len(problems) == 1:
-        skip = " Or give --skip_bad_rows to leave it out." if can_skip else ""
+        skip = ""
+        if can_skip:
+            skip = " Or give --skip_bad_rows to leave it out."
         return ValueError(f"{problems[0]}{skip}")
     groups: dict[str, list[tuple[str, str]]] = {}  # problem without its values -> (row, problem)s
     for problem in problems:
@@ -669,7 +671,9 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
             values = _VALUE
         kind = values.sub(lambda value: value[1] or '""', text)
         groups.setdefault(kind, []).append((number, text))
-    skip = ", or leave them out with --skip_bad_rows" if can_skip else ""
+    skip = ""
+    if can_skip:
+        skip = ", or leave them out with --skip_bad_rows"
     message = f"{where}: {len(problems):,} rows cannot be used. Correct them{skip}:"
     by_frequency = sorted(groups.values(), key=len, reverse=True)
     for group in by_frequency[:PROBLEMS]:

@@ -207,7 +207,9 @@ class EmbeddingTask(Task):
         """
         vectors = self._vectors(outputs)
         values = similarities(vectors[:1], vectors[1:], self.similarity)[0].tolist()
-        negatives = {"negatives": values[1:]} if len(values) > 1 else {}
+        negatives = {}
+        if len(values) > 1:
+            negatives = {"negatives": values[1:]}
         return {"similarity": values[0], **negatives}
 
     def _vectors(self, outputs: Sequence[Outputs]) -> np.ndarray:
@@ -427,7 +429,9 @@ def make_embedding(options: EmbedOptions, fold: Fold | None) -> EmbeddingTask:
     data = own_tables(options, single_texts=options.loss == SIMCSE)
     scored = data.has_scores("train")
     loss = options.loss
-    kind = DistilledTask if loss in DistilledTask.objectives else ContrastiveTask
+    kind = ContrastiveTask
+    if loss in DistilledTask.objectives:
+        kind = DistilledTask
     _check_loss(SimilarityTask if scored else kind, data, options)
     if scored:
         data = held_out.divide(data, options, fold, held_out.BY_TARGET)
@@ -460,7 +464,9 @@ def _check_loss(kind: Any, data: OwnDataset, options: EmbedOptions) -> None:
     loss = options.loss or kind.objectives[0]
     lacks_scores = kind is DistilledTask and not columns.scores
     if loss not in kind.objectives or lacks_scores:
-        what = "no scores of a teacher" if lacks_scores else "no scores"
+        what = "no scores"
+        if lacks_scores:
+            what = "no scores of a teacher"
         if columns.label:
             what = f"scores of pairs ({columns.label!r})"
         raise ValueError(

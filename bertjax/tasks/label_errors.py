@@ -57,18 +57,20 @@ def judge(probabilities: np.ndarray, labels: np.ndarray) -> Judged:
     own = probabilities[rows, labels]
     others = probabilities.copy()
     others[rows, labels] = -np.inf
-    suggested = np.where(own + NEARLY >= others.max(1), labels, others.argmax(1))
+    best_other = others.max(1)
+    suggested = np.where(own + NEARLY >= best_other, labels, others.argmax(1))
     thresholds = _thresholds(own, labels, probabilities.shape[1])
     confident = probabilities >= thresholds - NEARLY
     # Of several classes that reach their thresholds, the most probable class counts.
     several = confident.sum(1) > 1
     guess = np.where(several, probabilities.argmax(1), confident.argmax(1))
+    are_others = (guess != labels) & (suggested != labels)
     return Judged(
         suggested=suggested,
         probability=probabilities[rows, suggested],
         self_confidence=own,
-        margin=(own - others.max(1) + 1) / 2,
-        is_issue=confident.any(1) & (guess != labels) & (suggested != labels),
+        margin=(own - best_other + 1) / 2,
+        is_issue=confident.any(1) & are_others,
     )
 
 
@@ -76,7 +78,8 @@ def _thresholds(own: np.ndarray, labels: np.ndarray, classes: int) -> np.ndarray
     """Returns the mean probability of each class where it is the label; inf of other classes."""
     counts = np.bincount(labels, minlength=classes)
     sums = np.bincount(labels, own, minlength=classes)
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.inf)
+    means = sums / np.maximum(counts, 1)
+    return np.where(counts > 0, means, np.inf)
 
 
 def _judge_words(
@@ -86,8 +89,9 @@ def _judge_words(
     classes = int(max(labels.max(), suggested.max())) + 1
     thresholds = _thresholds(own, labels, classes)
     is_confident = best >= thresholds[suggested] - NEARLY
+    is_issue = is_confident & (suggested != labels)
     margin = (own - best + 1) / 2
-    return Judged(suggested, best, own, margin, is_confident & (suggested != labels))
+    return Judged(suggested, best, own, margin, is_issue)
 
 
 Issue = dict[str, Any]
@@ -177,16 +181,20 @@ class LabelErrors:
         for sentence, label in enumerate(self._labels):
             best, own, answers = self._probabilities[sentence]
             for word, p in enumerate(own):
-                if p is not None and best[word] is not None and label[word] in self._ids:
-                    places[sentence, word] = len(places)
-                    tags = self._ids[label[word]], self._ids[answers[word]]
-                    for column, value in zip(columns, (p, best[word], *tags), strict=True):
-                        column.append(value)
+                if p is None or best[word] is None or label[word] not in self._ids:
+                    continue
+                places[sentence, word] = len(places)
+                given = self._ids[label[word]]
+                suggested = self._ids[answers[word]]
+                values = (p, best[word], given, suggested)
+                for column, value in zip(columns, values, strict=True):
+                    column.append(value)
         if not places:
             return
         judged = _judge_words(*map(np.array, columns))
         for sentence in self._examples:
-            for region in _regions(self._task, self._labels[sentence], self._answers(sentence)):
+            label = self._labels[sentence]
+            for region in _regions(self._task, label, self._answers(sentence)):
                 words = [places[sentence, x] for x in region if (sentence, x) in places]
                 issues = [word for word in words if judged.is_issue[word]]
                 if issues:
@@ -244,6 +252,8 @@ def _named(task: Task, tags: Sequence[str], words: Sequence[str], region: range)
     for first, stop, kind in _marked(task, tags):
         if first in region:
             is_entity = isinstance(task, TagTask) and task.marks_entities
-            text = f"{kind}: {' '.join(words[first:stop])}" if is_entity else kind
+            text = kind
+            if is_entity:
+                text = f"{kind}: {' '.join(words[first:stop])}"
             names.append(text)
     return " | ".join(names) or NOTHING

@@ -77,7 +77,8 @@ def row_of(task: Task, example: Example, prediction: Prediction) -> Row | None:
     """Returns what the metrics of `task` need of an example; None if it is not labelled."""
     label: Any = example.label
     if isinstance(task, SpanTask) and (example.answers or label == IMPOSSIBLE):
-        return _question(task, [text for text, _ in example.answers], prediction["answer"])
+        texts = [text for text, _ in example.answers]
+        return _question(task, texts, prediction["answer"])
     if VECTORS in prediction:
         return _Embedded(texts_of(example), prediction[VECTORS])
     if label is None or isinstance(task, SpanTask) or "error" in prediction:
@@ -109,7 +110,8 @@ def _question(task: SpanTask, texts: Sequence[str], answer: str) -> Unit:
 
 
 def _sentence(task: TagTask, example: Example, prediction: Prediction) -> Unit:
-    counts = entity_counts(*task.scored_tags(example, prediction), example.cut)
+    gold, answer = task.scored_tags(example, prediction)
+    counts = entity_counts(gold, answer, example.cut)
     ratios = {
         "precision": (counts.right, counts.in_predictions),
         "recall": (counts.right, counts.in_golds),
@@ -125,18 +127,20 @@ def _ratios_of(task: Task, label: Any, answer: Any) -> dict[str, tuple[float, fl
     if isinstance(label, float):
         return {"mae": (abs(label - answer), 1)}
     if isinstance(label, tuple):
-        both = len({*label} & {*answer})
+        both = {*label} & {*answer}
         is_equal = {*label} == {*answer}
-        f1 = (2 * both, len(label) + len(answer))
+        f1 = (2 * len(both), len(label) + len(answer))
         return {"subset_accuracy": (is_equal, 1), "micro_f1": f1}
     ratios: dict[str, tuple[float, float]] = {"accuracy": (label == answer, 1)}
     if task.metric is ordinal_metrics:
-        ratios["mae"] = abs(float(label) - float(answer)), 1
+        difference = float(label) - float(answer)
+        ratios["mae"] = abs(difference), 1
     keywords = getattr(task.metric, "keywords", {})
     if "positive" in keywords:
         is_gold = label == keywords["positive"]
         is_answer = answer == keywords["positive"]
-        ratios["f1"] = 2 * (is_gold and is_answer), is_gold + is_answer
+        is_right = is_gold and is_answer
+        ratios["f1"] = 2 * is_right, is_gold + is_answer
     return ratios
 
 
@@ -147,7 +151,8 @@ def measure_of(task: Task, units: Sequence[Unit]) -> Measure:
     """
     names, table = _ratio_table(units)
     parts = [_ratios(names, table)]
-    counted = dict(zip(names, (table[..., 1] > 0).T, strict=True))
+    is_counted = table[..., 1] > 0
+    counted = dict(zip(names, is_counted.T, strict=True))
     if "f1" in counted:
         counted["accuracy_f1"] = counted["f1"]
     golds = [unit.label for unit in units]
@@ -161,9 +166,10 @@ def measure_of(task: Task, units: Sequence[Unit]) -> Measure:
         if task.metric is ordinal_metrics:
             parts.append(_ordinal(golds, answers))
     draws = DRAWS
+    once = np.ones((1, len(units)))
     known: set[str] = set()
     for part in parts:
-        known |= part(np.ones((1, len(units)))).keys()
+        known |= part(once).keys()
     if golds[0] is not None and not known.issuperset(task.metric_names()):
         parts.append(_again(task, golds, answers))
         draws = FEW_DRAWS
@@ -203,10 +209,13 @@ def _ratios(names: Sequence[str], table: np.ndarray) -> Scores:
     undefined = np.where(is_counted, np.nan, 0.0)
 
     def scores(weights: Weights) -> Values:
-        ratios = _ratio(weights @ table[..., 0], weights @ table[..., 1], undefined)
+        numerators = weights @ table[..., 0]
+        denominators = weights @ table[..., 1]
+        ratios = _ratio(numerators, denominators, undefined)
         values = dict(zip(names, ratios.T, strict=True))
         if {"accuracy", "f1"} <= values.keys():
-            values["accuracy_f1"] = (values["accuracy"] + values["f1"]) / 2
+            both = values["accuracy"] + values["f1"]
+            values["accuracy_f1"] = both / 2
         return values
 
     return scores
@@ -218,7 +227,8 @@ def _classes(golds: Sequence[Any], answers: Sequence[Any]) -> Scores:
 
     golds = _tuples(golds)
     answers = _tuples(answers)
-    binarizer = MultiLabelBinarizer(sparse_output=True).fit([*golds, *answers])
+    binarizer = MultiLabelBinarizer(sparse_output=True)
+    binarizer.fit([*golds, *answers])
     gold = binarizer.transform(golds).astype(np.float64)
     predicted = binarizer.transform(answers).astype(np.float64)
     right = gold.multiply(predicted)
@@ -228,20 +238,30 @@ def _classes(golds: Sequence[Any], answers: Sequence[Any]) -> Scores:
         support = weights @ gold
         guesses = weights @ predicted
         f1 = _ratio(2 * hits, support + guesses)
+        occurring = np.sum(support + guesses > 0, axis=1)
+        weighted = np.sum(support * f1, axis=1)
+        # Matthews' correlation of several classes (Gorodkin 2004).
         total = weights.sum(1)
-        spread = (total**2 - (support**2).sum(1)) * (total**2 - (guesses**2).sum(1))
-        covariance = hits.sum(1) * total - (support * guesses).sum(1)
+        of_gold = total**2 - np.sum(support**2, axis=1)
+        of_guesses = total**2 - np.sum(guesses**2, axis=1)
+        spread = np.maximum(of_gold * of_guesses, 0)
+        covariance = hits.sum(1) * total - np.sum(support * guesses, axis=1)
         return {
-            "macro_f1": _ratio(f1.sum(1), (support + guesses > 0).sum(1)),
-            "weighted_f1": _ratio((support * f1).sum(1), support.sum(1)),
-            "matthews": _ratio(covariance, np.sqrt(np.maximum(spread, 0))),
+            "macro_f1": _ratio(f1.sum(1), occurring),
+            "weighted_f1": _ratio(weighted, support.sum(1)),
+            "matthews": _ratio(covariance, np.sqrt(spread)),
         }
 
     return scores
 
 
 def _tuples(labels: Sequence[Any]) -> list[tuple[str, ...]]:
-    return [label if isinstance(label, tuple) else (str(label),) for label in labels]
+    tuples = []
+    for label in labels:
+        if not isinstance(label, tuple):
+            label = (str(label),)
+        tuples.append(label)
+    return tuples
 
 
 def _numbers(golds: Any, answers: Any) -> Scores:
@@ -259,13 +279,15 @@ def _numbers(golds: Any, answers: Any) -> Scores:
         total = weights.sum(1)
         squares = weights @ (x - y) ** 2
         centred = x - x.mean()
-        spread = weights @ centred**2 - (weights @ centred) ** 2 / total
+        of_mean = (weights @ centred) ** 2 / total
+        spread = weights @ centred**2 - of_mean
+        explained = 1 - _ratio(squares, spread)
         return {
             "pearson": pearson,
             "spearman": spearman,
             "pearson_spearman": (pearson + spearman) / 2,
             "rmse": np.sqrt(squares / total),
-            "r2": np.where(spread > 0, 1 - _ratio(squares, spread), 0.0),
+            "r2": np.where(spread > 0, explained, 0.0),
         }
 
     return scores
@@ -275,7 +297,9 @@ def _ordinal(golds: Sequence[str], answers: Sequence[str]) -> Scores:
     """Returns the quadratic kappa, as `ordinal_metrics` does."""
     x = np.array(golds, np.float64)
     y = np.array(answers, np.float64)
-    columns = np.stack([x, y, x**2 + y**2, (x - y) ** 2], axis=1)
+    squares = x**2 + y**2
+    differences = (x - y) ** 2
+    columns = np.stack([x, y, squares, differences], axis=1)
 
     def scores(weights: Weights) -> Values:
         of_x, of_y, squares, differences = (weights @ columns).T
@@ -323,10 +347,12 @@ def _targets(
 def _correlation(weights: Weights, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Computes the weighted Pearson correlation of x and y, [units] or [draws, units]."""
     total = weights.sum(1, keepdims=True)
-    x = x - (weights * x).sum(1, keepdims=True) / total
-    y = y - (weights * y).sum(1, keepdims=True) / total
-    spread = (weights * x**2).sum(1) * (weights * y**2).sum(1)
-    return _ratio((weights * x * y).sum(1), np.sqrt(spread))
+    x = x - np.sum(weights * x, axis=1, keepdims=True) / total
+    y = y - np.sum(weights * y, axis=1, keepdims=True) / total
+    covariance = np.sum(weights * x * y, axis=1)
+    of_x = np.sum(weights * x**2, axis=1)
+    of_y = np.sum(weights * y**2, axis=1)
+    return _ratio(covariance, np.sqrt(of_x * of_y))
 
 
 def _ranks(values: np.ndarray) -> Callable[[Weights], np.ndarray]:
@@ -353,7 +379,9 @@ def _again(task: Task, golds: Sequence[Any], answers: Sequence[Any]) -> Scores:
         values: dict[str, list[float]] = {}
         for times in weights.astype(np.int64):
             chosen = np.repeat(np.arange(len(golds)), times).tolist()
-            drawn = task.metric([golds[i] for i in chosen], [answers[i] for i in chosen])
+            of_draw = [golds[i] for i in chosen]
+            answered = [answers[i] for i in chosen]
+            drawn = task.metric(of_draw, answered)
             for name, value in drawn.items():
                 values.setdefault(name, []).append(value)
         return {name: np.array(column) for name, column in values.items()}

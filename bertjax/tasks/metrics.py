@@ -325,7 +325,9 @@ def ndcg(ranked: Sequence[float], gains: Iterable[float], k: int) -> float:
     """
     best = sorted((max(gain, 0.0) for gain in gains), reverse=True)
     ideal = _discounted(best[:k])
-    return _discounted(ranked[:k]) / ideal if ideal else 0.0
+    if ideal:
+        return _discounted(ranked[:k]) / ideal
+    return 0.0
 
 
 def _discounted(gains: Sequence[float]) -> float:

@@ -389,7 +389,9 @@ def _answer_tokens(example: Example, offsets: np.ndarray) -> tuple[int, int] | N
             first = int(np.searchsorted(offsets[:, 1], start, side="right"))
             last = int(np.searchsorted(offsets[:, 0], start + len(text), side="left")) - 1
             return first, last
-    return (-1, -1) if example.label == IMPOSSIBLE else None
+    if example.label == IMPOSSIBLE:
+        return (-1, -1)
+    return None
 
 
 def _cut(passage: str, begin: int, end: int) -> str:

@@ -206,7 +206,9 @@ class RerankTask(Task):
 
         They are those of sentence-transformers from version 4 on, and of older ones.
         """
-        module = "linear" if self.activation == "Identity" else "activation"
+        module = "activation"
+        if self.activation == "Identity":
+            module = "linear"
         path = f"torch.nn.modules.{module}.{self.activation}"
         return {
             **super().hf_config(),
@@ -271,7 +273,9 @@ def ranking_task(task: Task, where: str) -> tuple[RerankTask, str]:
         or (len(task.labels), len(matches)) != (2, 1)
         or task.pairs is False
     ):
-        outputs = f"the classes {brief(', '.join(task.labels), 80)}" if task.labels else "no class"
+        outputs = "no class"
+        if task.labels:
+            outputs = f"the classes {brief(', '.join(task.labels), 80)}"
         raise ValueError(
             f"{where} has candidates to rank, but the model ({task.name}) predicts {outputs}: use "
             "a reranker, which has one output, or a model of pairs with two classes, exactly one "
@@ -300,7 +304,9 @@ def make_reranking(options: RerankOptions, fold: Fold | None) -> RerankTask:
     first = next(data.examples("train"), None)
     count, scores = (len(first.choices), first.scores) if first else (0, ())
     loss = options.loss or ("listwise" if count else "binary")
-    lacks = "negatives (--negative_columns)" if loss != "binary" and not count else ""
+    lacks = ""
+    if loss != "binary" and not count:
+        lacks = "negatives (--negative_columns)"
     if loss in DISTILLED and not scores:
         lacks = lacks or "a teacher's scores (--score_columns)"
     if lacks:

@@ -58,7 +58,9 @@ def export_columns(folder: Path, split: str, pairs: Pairs) -> Iterator[tuple[Exa
     with writing(path) as temporary, temporary.open("x", encoding="utf-8") as lines:
         for example, prediction in pairs:
             tags: Any = example.label
-            gold = [[tag or "_" for tag in tags]] if isinstance(tags, tuple) else []
+            gold = []
+            if isinstance(tags, tuple):
+                gold = [[tag or "_" for tag in tags]]
             columns = [example.words, *gold, prediction["labels"]]
             lines.writelines(" ".join(row) + "\n" for row in zip(*columns, strict=True))
             lines.write("\n")

@@ -342,7 +342,9 @@ class TruncatedTexts:
         """A sentence with the number of counted examples and the row of the first; "" if none."""
         if not self._count:
             return ""
-        remedy = " (--doc_stride reads them in windows)" if self._can_read_windows else ""
+        remedy = ""
+        if self._can_read_windows:
+            remedy = " (--doc_stride reads them in windows)"
         return (
             f"{self._count:,} texts have max_length={self.max_length} tokens or more, and longer "
             f"ones are truncated{remedy}. The first of these texts: {self._first}"

@@ -336,7 +336,9 @@ def _make_labels(
     tails = {"span": 2, "distilled": labels.num_choices - 1}
     tails |= dict.fromkeys(("multi_label", "distribution", "targets"), labels.num_classes)
     tails |= dict.fromkeys(("contrastive", "ranking"), labels.num_choices)
-    tail = (tails[labels.kind],) if labels.kind in tails else ()
+    tail = ()
+    if labels.kind in tails:
+        tail = (tails[labels.kind],)
     numbers = ("multi_label", "distribution", "regression", "targets", *_OF_TEXTS)
     dtype = np.float32 if labels.kind in numbers else np.int32
     fill = 0 if labels.kind in (*numbers, "span") else -1

@@ -108,7 +108,9 @@ class BPETokenizer(Tokenizer):
         return self.normalised_first(normalizers.Sequence([normalizers.Prepend(" "), one]))
 
     def words(self, text: str) -> list[str]:
-        return super().words(f" {text}") if text.strip() else []
+        if text.strip():
+            return super().words(f" {text}")
+        return []
 
     @property
     def word_starts(self) -> np.ndarray:

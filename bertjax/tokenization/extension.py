@@ -280,7 +280,9 @@ def _pieces_of_unknown(
     """
     if known is tokenizer or not add or isinstance(tokenizer, BPETokenizer):
         return []
-    prefix = tokenizer.prefix if isinstance(tokenizer, WordPieceTokenizer) else ""
+    prefix = ""
+    if isinstance(tokenizer, WordPieceTokenizer):
+        prefix = tokenizer.prefix
 
     def parts(entry: str) -> list[str]:
         if prefix and entry.startswith(prefix):

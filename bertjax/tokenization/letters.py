@@ -78,7 +78,9 @@ def first_normalizer(strip_accents: bool, normalize: str) -> normalizers.Normali
             clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=False
         )
         return normalizers.Sequence([strip, normalizers.NFC()])
-    return normalizers.NFC() if normalize == "nfc" else None
+    if normalize == "nfc":
+        return normalizers.NFC()
+    return None
 
 
 def about_letters(tokenizer: Tokenizer, texts: Iterable[str], normalize: str = "") -> list[str]:
@@ -146,7 +148,9 @@ def _about_case_and_marks(words: Counter[str], normal: Callable[[str], str], str
     if strips:
         marks = "lose"
         flags.append("--no_strip_accents keeps marks")
-    remedy = f"; train_tokenizer {', '.join(flags)}" if flags else ""
+    remedy = ""
+    if flags:
+        remedy = f"; train_tokenizer {', '.join(flags)}"
     word = max(words, key=interest)
     changed = sum(count for other, count in words.items() if normal(other) != other)
     example = f"{word!r} {_becomes(word, normal(word), changed / words.total())}"
@@ -156,7 +160,9 @@ def _about_case_and_marks(words: Counter[str], normal: Callable[[str], str], str
 def _becomes(word: str, after: str, changed: float) -> str:
     if after == word:
         return f"stays {word!r}"
-    apart = " (decomposed)" if _is_composed(word) and not _is_composed(after) else ""
+    apart = ""
+    if _is_composed(word) and not _is_composed(after):
+        apart = " (decomposed)"
     return f"becomes {after!r}{apart} ({changed:.1%} of the words change)"
 
 

@@ -215,7 +215,9 @@ def _bpe(source: TokenizerFiles) -> Tokenizer:
     known = {*model["vocab"], *(token["content"] for token in added)}
     splits = [step.get("type") for step in steps(source.json.get("pre_tokenizer"))]
     if "ByteLevel" in splits and not prefix:
-        kind = ModernBertTokenizer if {*SPECIAL_TOKENS} <= known else ByteLevelBPETokenizer
+        kind = ByteLevelBPETokenizer
+        if {*SPECIAL_TOKENS} <= known:
+            kind = ModernBertTokenizer
         return _wrapped(source, kind, kind.layout_of_class)
     layouts = (GEMMA, ModernBertTokenizer.layout_of_class, ROBERTA)
     fitting = [layout for layout in layouts if {*layout.special_tokens} <= known]

@@ -217,7 +217,9 @@ def _named_class(
             named = GENERIC_CLASS
     named = str(named).removesuffix("Fast")
     if named and named not in _KIND_OF_CLASS and named not in _GENERIC:
-        said = CONFIG if config.get("tokenizer_class") else "config.json"
+        said = "config.json"
+        if config.get("tokenizer_class"):
+            said = CONFIG
         verb = "implies" if named == implied else "specifies"
         problem = f"{file.parent / said} {verb} the tokenizer class {brief(named, 60)}, which is"
         if not kind_of_json:

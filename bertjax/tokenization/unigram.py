@@ -110,7 +110,9 @@ class UnigramTokenizer(Tokenizer):
         check_pieces(pieces)
         check_charsmap(charsmap)
         self.model_file = model_file
-        normalizer = steps_of_albert(do_lower_case, keep_accents) if layout is ALBERT else []
+        normalizer = []
+        if layout is ALBERT:
+            normalizer = steps_of_albert(do_lower_case, keep_accents)
         metaspace: dict[str, Any] = {"replacement": METASPACE, "prepend_scheme": "always"}
         words = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(**metaspace)]
         if tokenizer_class == DEBERTA:
@@ -287,7 +289,9 @@ def _model_proto() -> Any:
         added = file.message_type.add(name=message).field
         for number, (name, kind) in enumerate((field.split("=") for field in fields.split()), 1):
             of = {"type_name": kind} if kind in _MESSAGES else {"type": f"TYPE_{kind}"}
-            label = "LABEL_REPEATED" if name in ("input", "pieces") else "LABEL_OPTIONAL"
+            label = "LABEL_OPTIONAL"
+            if name in ("input", "pieces"):
+                label = "LABEL_REPEATED"
             added.add(name=name, number=number, label=label, **of)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)

@@ -49,7 +49,9 @@ def distilled_pretraining(config: DistillationConfig) -> Objective:
         if config.cosine:
             cosine = cosine_loss(outputs["last_hidden_state"], teacher["last_hidden_state"])
             distilled["cosine_loss"] = (jnp.sum(cosine * real), jnp.sum(real))
-        at_masks = take_positions(logits, positions) if everywhere else logits
+        at_masks = logits
+        if everywhere:
+            at_masks = take_positions(logits, positions)
         return distilled | losses.pretraining_sums({**outputs, key: at_masks}, batch)
 
     def weights(batch: Arrays) -> dict[str, jax.Array]:

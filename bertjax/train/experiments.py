@@ -436,7 +436,9 @@ def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingD
     write_shard(path, drawn)
     sizes = data.sizes[chosen]
     longest = data.lengths.longest  # those of the maximum length, if any are
-    truncated = np.sum(sizes == longest) if data.lengths.truncated else 0
+    truncated = 0
+    if data.lengths.truncated:
+        truncated = np.sum(sizes == longest)
     return TrainingData(
         path,
         sizes,

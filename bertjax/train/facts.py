@@ -348,7 +348,9 @@ def _as_cross_encoder(task: RerankTask, loaded: LoadedModel, max_length: int) ->
     """
     loaded.tokenizer.model_max_length = max_length
     before = None if loaded.model.class_part in loaded.absent else with_task(loaded)[1]
-    activation = "Sigmoid" if task.options.loss == "binary" else "Identity"
+    activation = "Identity"
+    if task.options.loss == "binary":
+        activation = "Sigmoid"
     return dataclasses.replace(task, activation=getattr(before, "activation", activation))
 
 

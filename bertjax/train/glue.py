@@ -301,13 +301,17 @@ def _sentences(summary: Mapping[str, Any]) -> Iterator[str]:
             continue
         missing = average["missing"]
         is_missing = f"{listed(missing, 200)} {'is' if len(missing) == 1 else 'are'} missing"
-        mean = f": {_percent(average['present'])}" if average["count"] else ""
+        mean = ""
+        if average["count"]:
+            mean = f": {_percent(average['present'])}"
         yield (
             f"{words}: not known, because {is_missing}; mean of the {average['count']} of "
             f"{average['total']} that are there, which is not comparable{mean}"
         )
     for one in summary["published"]:
-        average = f", with an average of {one['average']:g}" if one["average"] else ""
+        average = ""
+        if one["average"]:
+            average = f", with an average of {one['average']:g}"
         yield f"published, {one['split']}: {one['source']}{average}"
     if summary["published"]:
         yield (
@@ -335,4 +339,6 @@ def _print(summary: Mapping[str, Any]) -> None:
 
 
 def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.2f}"
+    if value is None:
+        return "–"
+    return f"{100 * value:.2f}"

@@ -163,7 +163,9 @@ class PretrainingJob(Job):
         In rows of several sequences, attention is counted only within each sequence.
         """
         packed = self.metadata.max_sequences > 1
-        attended = self.metadata.attended(phase.max_length) if packed else None
+        attended = None
+        if packed:
+            attended = self.metadata.attended(phase.max_length)
         return self.program.flops_per_row(phase, attended)
 
     def flops_per_step(self, phase: Phase) -> float:

@@ -397,7 +397,9 @@ def with_head(config: PretrainConfig, has_pairs: bool) -> PretrainConfig:
                 "with --objective nsp or sop."
             )
         return dataclasses.replace(config, head=head)
-    trained = "pretraining" if distillation.nsp else "masked_lm"
+    trained = "masked_lm"
+    if distillation.nsp:
+        trained = "pretraining"
     if config.head not in (None, trained):
         raise ValueError(
             f"head={config.head!r} with distillation.nsp={distillation.nsp:g}: distillation trains "

@@ -273,7 +273,9 @@ class PretrainingPlan(RunPlan):
         except (TypeError, ValueError):  # written by a version with other fields
             return changed
         reason = difference_before(self.config.optimizer, before, self.phases, step)
-        return others if reason is None else [*changed, reason]
+        if reason is None:
+            return others
+        return [*changed, reason]
 
 
 def plan_pretraining(config: PretrainConfig, facts: PretrainingFacts) -> PretrainingPlan:
@@ -329,7 +331,9 @@ def plan_pretraining(config: PretrainConfig, facts: PretrainingFacts) -> Pretrai
 def _rows(metadata: Metadata, length: int) -> float:
     """Returns the number of train rows of a length; infinite: the data have no such rows."""
     rows = metadata.splits["train"].lengths.get(str(length))
-    return math.inf if rows is None else max(rows.records, 1)
+    if rows is None:
+        return math.inf
+    return max(rows.records, 1)
 
 
 def _lines_of_architecture(config: PretrainConfig, model: BertConfig) -> list[str]:
@@ -634,7 +638,9 @@ def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]
     median, most = np.quantile(sizes, (0.5, 0.95), method="higher").tolist()
     updates = -(-count // config.batch_size)
     plural = "s" if updates > 1 else ""
-    unit = "windows" if task.label_kind == "span" or count != data.examples else "examples"
+    unit = "examples"
+    if task.label_kind == "span" or count != data.examples:
+        unit = "windows"
     lines = [
         f"train: {count:,} {unit} of {sizes.min()} to {sizes.max()} tokens (median {median}, 95 % "
         f"have at most {most}); an epoch has {updates:,} update{plural} of {config.batch_size}"

@@ -128,7 +128,9 @@ def _roberta(class_name: str, prefix: str = "roberta", *others: tuple[str, str])
 
 
 def _read_ernie(values: Mapping[str, Any]) -> dict[str, Any]:
-    rows = values.get("task_type_vocab_size", 3) if values.get("use_task_id") else 0
+    rows = 0
+    if values.get("use_task_id"):
+        rows = values.get("task_type_vocab_size", 3)
     return dict(values) | {"task_type_vocab_size": rows}
 
 
@@ -224,7 +226,9 @@ def _period(values: Mapping[str, Any]) -> int:
             f"layer_types={brief(types)}: it must name the kind of attention of each of the "
             f"{brief(layers)} layers."
         )
-    first = [period] if isinstance(period, int) and period > 0 else []
+    first = []
+    if isinstance(period, int) and period > 0:
+        first = [period]
     for n in (*first, *range(1, len(types) + 1)):
         if types == _layer_types(len(types), n):
             return n

@@ -113,7 +113,9 @@ def load_model(
     elif head is None:
         head = find_head(source, config)
     architecture(config, head)  # raises if the family does not have the head
-    tokens = source.tokenizer.tokens if source.tokenizer else []
+    tokens = []
+    if source.tokenizer:
+        tokens = source.tokenizer.tokens
     size = vocab_size or config.vocab_size
     if len(tokens) > size:
         raise ValueError(
@@ -185,7 +187,9 @@ def find_head(source: Source, config: BertConfig) -> str:
     stored = {head: HEADS[head](config).present_parts for head in heads_of(config)}
     fitting = [head for head in stored if parts == stored[head]]
     architectures = source.config.get("architectures")
-    named = architectures[0] if isinstance(architectures, list) and architectures else None
+    named = None
+    if isinstance(architectures, list) and architectures:
+        named = architectures[0]
     meant = next((head for head in stored if architecture(config, head) == named), None)
     if not fitting:
         if meant and stored[meant] and stored[meant] < parts:
@@ -229,7 +233,9 @@ def _is_whole(source: Source, config: BertConfig, head: str) -> bool:
 def _architecture(source: Source) -> BertConfig:
     try:
         # run.json has the field names of BertConfig.
-        read = BertConfig.from_dict if source.kind == "run" else config_from_hf
+        read = config_from_hf
+        if source.kind == "run":
+            read = BertConfig.from_dict
         config = read(source.config)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"The config of {source.where} is invalid: {brief(error, 250)}") from error

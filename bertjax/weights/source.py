@@ -265,7 +265,9 @@ def _open_run(workdir: Path, tokenizer_required: bool) -> Source:
         damaged = damaged_steps(workdir / "checkpoints")
         step = max((step for step in manager.all_steps() if step not in damaged), default=None)
         if step is None:
-            why = f" that is whole ({max(damaged.items())[1]})" if damaged else ""
+            why = ""
+            if damaged:
+                why = f" that is whole ({max(damaged.items())[1]})"
             raise FileNotFoundError(
                 f"The run in {workdir} has no checkpoint yet{why}: start the run again with its "
                 "command."

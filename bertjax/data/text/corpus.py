@@ -289,7 +289,9 @@ class Corpus:
                 "one document per file)",
             )
             return "documents"
-        return "lines" if looks_like_sentences(lines) else "prose"
+        if looks_like_sentences(lines):
+            return "lines"
+        return "prose"
 
     def _say(self, kind: str, message: str) -> None:
         """Prints the first message of each kind."""

@@ -239,7 +239,9 @@ class _OpenFile(NamedTuple):
     bytes_read: Callable[[], int]  # the number of bytes read from the disk so far
 
     def name_of(self, member: str) -> str:
-        return f"{self.path}:{member}" if member else self.path
+        if member:
+            return f"{self.path}:{member}"
+        return self.path
 
 
 def _unwrap(

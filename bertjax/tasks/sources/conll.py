@@ -228,7 +228,9 @@ def _are_parts_of_speech(values: Counter[str]) -> bool:
 
 def _column(path: Path, name: str, width: int) -> int:
     """Returns the column, from 0, that a user names by its number."""
-    number = int(name) if re.fullmatch("-1|[1-9][0-9]*", name) else 0
+    number = 0
+    if re.fullmatch("-1|[1-9][0-9]*", name):
+        number = int(name)
     if not 0 < abs(number) <= width:
         raise ValueError(
             f"{path} has a word per line: --text_column and --label_column are numbers from 1 to "

@@ -191,7 +191,9 @@ def _from_utf16(text: str, place: int) -> int:
     """Converts a position from UTF-16 units to characters; one after the end remains after it."""
     units = text.encode("utf-16-le")
     before = units[: 2 * place].decode("utf-16-le", "ignore")
-    return len(before) if 2 * place <= len(units) else place
+    if 2 * place <= len(units):
+        return len(before)
+    return place
 
 
 def covers(inside: str, said: Any) -> bool:
@@ -221,7 +223,9 @@ def _span(row: Row, text: str, entity: Any) -> Span:
             f"{_count_characters(text)}"
         )
     inside = text[start:end]
-    said = entity.get("text") if isinstance(entity, dict) else None
+    said = None
+    if isinstance(entity, dict):
+        said = entity.get("text")
     if not covers(inside, said):
         raise row.error(
             f"the entity {shorten(said)} has start {start} and end {end}, but there "

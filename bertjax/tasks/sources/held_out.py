@@ -457,7 +457,9 @@ def _cut(times: np.ndarray, place: int) -> int:
         return len(times)
     left = int(np.searchsorted(times, times[place]))
     right = int(np.searchsorted(times, times[place], side="right"))
-    return left if place - left <= right - place else right
+    if place - left <= right - place:
+        return left
+    return right
 
 
 def split_by_time(data: DatasetT, column: str, fraction: float, fold: Fold | None) -> DatasetT:

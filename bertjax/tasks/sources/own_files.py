@@ -263,7 +263,9 @@ def data_files(path: Path, *, tags: bool = False) -> list[Path]:
     if tags and path.is_dir() and (exports := annotation_files(path)):
         return exports
     tables = (*NAMED_COLUMNS, *TSV_SUFFIXES)
-    others = (*TEXT_SUFFIXES, *CONLL_SUFFIXES) if tags else TEXT_SUFFIXES
+    others = TEXT_SUFFIXES
+    if tags:
+        others = (*TEXT_SUFFIXES, *CONLL_SUFFIXES)
     files = files_in(path, (*tables, *others))
     # A text beside tables is a README rather than a table without a header.
     return [file for file in files if suffix_of(file) in tables] or files
@@ -295,7 +297,9 @@ def _find_columns(
             if single_texts and split == "train":
                 columns, note = _find_text(table, own)
             else:
-                one_hot = one_hot_columns(table, kind, own) if labelled else ()
+                one_hot = ()
+                if labelled:
+                    one_hot = one_hot_columns(table, kind, own)
                 columns, note = find_columns(table, kind, own, labelled=labelled, one_hot=one_hot)
             notes.append(note)
             for same in [split] if kind.compares else tables:
@@ -519,7 +523,9 @@ class _Reader:
             return listed_targets(row, value, self.form.names)
         if self.kind.label != "class":
             score = score_of(value) if self.kind.compares else None
-            return _number(row, value) if score is None else score
+            if score is None:
+                return _number(row, value)
+            return score
         row.refuse_written_list(value)
         if self.form.kind == "distribution":
             if not isinstance(value, dict):
@@ -710,7 +716,9 @@ def learn_labels(data: Dataset, fold: Fold | None = None) -> tuple[str, ...]:
     if example is None:
         raise ValueError(f"{where}There are no examples, only a header or nothing: check the file.")
     if len(seen - {UNLABELLED}) < 2:
-        only = f"only the label {brief(min(seen))!r}" if seen else "no labels"
+        only = "no labels"
+        if seen:
+            only = f"only the label {brief(min(seen))!r}"
         raise ValueError(
             f"{where}The training data has {only}: a classifier needs at least two different "
             "labels. If another column holds the labels, name it with --label_column."
@@ -780,4 +788,6 @@ def _labels(example: Example) -> Sequence[str]:
     label: Any = example.label
     if isinstance(label, dict):
         return tuple(label)
-    return label if isinstance(label, tuple) else (label,)
+    if isinstance(label, tuple):
+        return label
+    return (label,)

@@ -349,7 +349,9 @@ class _Reader:
         context = asked.context
         if isinstance(question, ValueError):
             raise question
-        name = question.get("id") if isinstance(question, dict) else None
+        name = None
+        if isinstance(question, dict):
+            name = question.get("id")
         if not isinstance(name, str | int) or name == "":
             raise ValueError(
                 f'{asked.where}: a question has no "id": give each question a unique one.'
@@ -410,7 +412,9 @@ def _answers(question: Mapping[str, Any], where: str) -> list[tuple[str, int]]:
     """Returns (text, start) of the answers of a question."""
     answers = []
     for answer in _get(question, "answers", list, where):
-        start = answer.get("answer_start", 0) if isinstance(answer, dict) else 0
+        start = 0
+        if isinstance(answer, dict):
+            start = answer.get("answer_start", 0)
         answers.append((_text(answer, "text", where), start))
         if type(start) is not int or abs(start) >= 1 << 31:
             raise ValueError(
@@ -434,7 +438,9 @@ def with_answers(
         if place not in (start, NOWHERE):
             counts.add("answers moved to their nearest occurrence in the passage", asked.where)
     if placed and all(start == NOWHERE for _, start in placed):
-        done = "left out" if split == "train" else "that cannot be answered right"
+        done = "that cannot be answered right"
+        if split == "train":
+            done = "left out"
         counts.add(f"questions {done}, because no answer occurs in the passage", asked.where)
         if split == "train":
             return None
@@ -451,7 +457,9 @@ def nearest(text: str, context: str, start: int) -> int:
     after = context.find(text, max(start, 0))
     if before < 0 or after < 0:
         return max(before, after)
-    return before if start - before <= after - start else after
+    if start - before <= after - start:
+        return before
+    return after
 
 
 def _find(folder: Path, split: str, version: str) -> Path | None:
@@ -564,7 +572,9 @@ def _score_files(
             "predictions for the same version and split."
         )
     if version == "2.0":
-        null_odds = _read_by_id(na_probs, int | float, "numbers") if na_probs else None
+        null_odds = None
+        if na_probs:
+            null_odds = _read_by_id(na_probs, int | float, "numbers")
         return squad2(golds, answers, null_odds, na_prob_thresh)
     if missing:
         count = f"{missing:,} of {len(golds):,}"

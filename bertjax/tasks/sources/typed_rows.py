@@ -144,7 +144,9 @@ def _features(metadata: bytes | None) -> dict[str, Any]:
         features = json.loads(metadata or b"{}")["info"]["features"]
     except (ValueError, LookupError, TypeError):
         return {}
-    return features if isinstance(features, dict) else {}
+    if isinstance(features, dict):
+        return features
+    return {}
 
 
 def json_row(row: Mapping[Any, Any], features: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,7 +195,9 @@ def json_value(value: Any, feature: Any = None) -> Any:
     text = str(value)
     if " at 0x" in text:  # no text of its own
         return {"type": type(value).__name__}
-    return None if text in ("<NA>", "NaT", "NaN") else text
+    if text in ("<NA>", "NaT", "NaN"):
+        return None
+    return text
 
 
 def _class_name(value: float, feature: Mapping[str, Any]) -> Any:
@@ -249,11 +253,15 @@ def as_file(rows: Any, file: Path) -> str:
     """
     if isinstance(rows, str | Path):
         return str(rows)
-    parts = [*rows.values()] if callable(getattr(rows, "values", None)) else []
+    parts = []
+    if callable(getattr(rows, "values", None)):
+        parts = [*rows.values()]
     if parts and all(hasattr(part, "features") for part in parts):
         return as_file(rows[split_named([*rows], file.stem, "The DatasetDict")], file)
     features: Any = getattr(rows, "features", None)
-    types = features.to_dict() if hasattr(features, "to_dict") else {}
+    types = {}
+    if hasattr(features, "to_dict"):
+        types = features.to_dict()
     records = _records(rows)
     if not records:
         raise ValueError("There are no rows: give at least one, with a text.")
@@ -288,4 +296,6 @@ def _records(rows: Any) -> list[Any]:
                 f"The columns have different lengths, {brief(lengths)}: make them equal."
             )
         return [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
-    return list(rows) if isinstance(rows, Iterable) else [rows]
+    if isinstance(rows, Iterable):
+        return list(rows)
+    return [rows]
