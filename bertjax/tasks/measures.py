@@ -174,10 +174,19 @@ def measure_of(task: Task, units: Sequence[Unit]) -> Measure:
         parts.append(_again(task, golds, answers))
         draws = FEW_DRAWS
 
+    # Classes and numbers have more metrics than a task may score; some are not meant for it, as
+    # Matthews' correlation for several labels.
+    unscored: set[str] = set()
+    scored = known.intersection(task.metric_names())
+    if scored and (golds[0] is not None or isinstance(task, TagTask)):
+        unscored = known - scored
+
     def scores(weights: Weights) -> Values:
         values: Values = {}
         for part in parts:
             values |= part(weights)
+        for name in unscored:
+            del values[name]
         return values
 
     return Measure(len(units), scores, draws, counted)

@@ -57,6 +57,7 @@ def test_a_measure_gives_the_scores_of_the_task(kind):
     measure = measure_of(task, units_of(task, pairs))
     measured = measure.scores(np.ones((1, measure.units)))
     check_scores({name: values[0] for name, values in measured.items()}, task, pairs)
+    assert measured.keys() <= task.score(pairs).keys()
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TASKS if kind != "ranking"])

@@ -7,9 +7,10 @@ import pytest
 
 from bertjax.record.predictions import print_scores
 from bertjax.tasks.dataset import Dataset
+from bertjax.tasks.measures import scored_rows
 from bertjax.train.experiments import _summary
-from bertjax.train.run_intervals import NotStoredError, of_seeds, stored_pairs
-from tests.scored_pairs import pairs_of
+from bertjax.train.run_intervals import NotStoredError, of_folds, of_seeds, stored_pairs
+from tests.scored_pairs import TASKS, pairs_of
 
 
 @pytest.fixture
@@ -62,3 +63,12 @@ def test_folds_are_summarised_by_the_scores_that_all_of_them_have(capsys):
     print_scores(folds, with_examples(task, []))
     assert "NoAns" not in capsys.readouterr().out
     json.dumps(summary)
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_folds_have_intervals_of_the_scores_of_the_task_alone(kind):
+    pairs = [pairs_of(kind, 40, seed=seed) for seed in range(2)]
+    folds = [scored_rows(*of_fold) for of_fold in pairs]
+    task, of_first = pairs[0]
+    scores = {f"dev/{name}" for name in task.score(of_first)}
+    assert of_folds(folds)["rows"].keys() <= scores
