@@ -328,9 +328,9 @@ def mean_of(measures: Sequence[Measure], *, same_units: bool) -> Measure:
 
 def _clipped(name: str, low: float, high: float) -> Interval:
     """Returns the interval of a score without the values that the score cannot have."""
-    if not is_fraction(name):
-        return Interval(low, high)
     lowest = 0.0
+    if not is_fraction(name):
+        return Interval(max(low, lowest), high)
     if name.endswith(CORRELATIONS):
         lowest = -math.inf if name.endswith("r2") else -1.0
     return Interval(max(low, lowest), min(high, 1.0))

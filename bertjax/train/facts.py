@@ -356,8 +356,8 @@ def _as_cross_encoder(task: RerankTask, loaded: LoadedModel, max_length: int) ->
 
 def check_calibration(config: FinetuneConfig, task: Task) -> None:
     """Raises ValueError if a task has other labels than `config` calibrates, or no dev split."""
-    one = "one class per example, of which a temperature scales the probabilities"
-    several = "several labels per example, of which each could have a threshold"
+    one = "one class per example (with several labels, give --tune_thresholds)"
+    several = "several labels per example (with one class, give --calibrate)"
     for flag, kind, needed in (
         ("calibrate", ClassificationTask, one),
         ("tune_thresholds", MultiLabelTask, several),

@@ -55,6 +55,7 @@ class AnnotationTable(Table):
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """The names of the columns of the first rows, or the usual ones if there are no rows."""
         names = dict.fromkeys(itertools.chain.from_iterable(self.first_rows))
         return tuple(names) or ("id", "text", ENTITIES)
 

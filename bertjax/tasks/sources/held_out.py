@@ -294,7 +294,7 @@ def divide(data: DatasetT, options: OwnFilesOptions, fold: Fold | None, by: By) 
     if not options.group_column:  # else, the columns of groups are known
         if warning := shared_values(data, by, options.ignore_columns):
             print(warning)
-    return without_leaks(data, options.drop_leaks)
+    return without_leaks(data, options.drop_leaks, " --drop_leaks train leaves them out of train.")
 
 
 def with_groups(data: DatasetT, columns: tuple[str, ...]) -> DatasetT:
@@ -388,12 +388,15 @@ def split_by_groups(data: DatasetT, by: By, fraction: float, fold: Fold | None) 
     count = len(np.unique(groups))
     total = len(groups)
     named = " and ".join(data.group_columns)
-    classes = labels if by.keys == "class" else None
+    classes = None  # of each example: of several labels, the rarest
+    if by.keys == "class":
+        classes = labels
+        labels = [(label,) for label in labels]
+    elif by.keys == "labels":
+        classes = _rarest(labels)
     if fold is None:
         chosen = group_share(groups, classes, fraction)
-        if by.keys == "class":
-            chosen = keeping_labels(chosen, groups, [(label,) for label in labels])
-        elif by.keys == "labels":
+        if classes is not None:
             chosen = keeping_labels(chosen, groups, labels)
     elif fold.count > count:
         raise ValueError(

@@ -201,11 +201,13 @@ def find_leaks(data: Dataset) -> tuple[Leak, ...]:
     return tuple(leaks)
 
 
-def without_leaks(data: DatasetT, drop: Literal["train", "dev"] | None = None) -> DatasetT:
+def without_leaks(
+    data: DatasetT, drop: Literal["train", "dev"] | None = None, remedy: str = ""
+) -> DatasetT:
     """Returns a dataset with its `leaks`, without those rows of a split that are to be dropped.
 
-    One line with the counts is printed, if there are any. Rows of a test split, which are to be
-    predicted, are never left out.
+    One line with the counts is printed, if there are any, and the `remedy` for those that stay.
+    Rows of a test split, which are to be predicted, are never left out.
 
     Raises:
         ValueError: no row of the split of which they are to be dropped would be left.
@@ -229,9 +231,13 @@ def without_leaks(data: DatasetT, drop: Literal["train", "dev"] | None = None) -
             f"{SIMILAR:g}"
         )
         are_dropped = drop == "train" or {leak.split for leak in leaks} == {drop}
-        if not are_dropped:
-            said = f"warning: {said}, so that scores on them are better than those of new texts"
-        print(f"{said}; leaks.jsonl lists them.")
+        if are_dropped:
+            print(f"{said}; leaks.jsonl lists them.")
+        else:
+            print(
+                f"warning: {said}, so that scores on them are better than those of new texts; "
+                f"leaks.jsonl lists them.{remedy}"
+            )
     data = dataclasses.replace(data, leaks=leaks)
     if drop is None or drop not in data.splits:
         return data

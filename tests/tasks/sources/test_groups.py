@@ -437,3 +437,22 @@ def test_times_that_cannot_be_read_are_refused_by_place_or_left_out(tmp_path):
     assert len(task.source.all_bad_rows()) == 1
     with pytest.raises(ValueError, match="it chooses the dev split, but --dev"):
         ClassifyOptions(train=path, dev=path, time_column="date")
+
+
+def test_groups_of_examples_with_several_labels_are_as_balanced_by_their_rarest(tmp_path):
+    rng = np.random.default_rng(5)
+    rows = ["text,patient,a,b,c"]
+    for patient in range(80):
+        has = rng.random(3) < (0.5, 0.3, 0.15)
+        for note in range(rng.integers(2, 9)):
+            cells = ",".join(str(int(label)) for label in has)
+            rows.append(f"note {patient} {note},{patient},{cells}")
+    path = tmp_path / "train.csv"
+    path.write_text("\n".join(rows) + "\n")
+    options = ClassifyOptions(train=str(path), group_column=("patient",))
+    shares = []
+    for index in range(5):
+        task = make_task("classify", options, Fold(index, 5, 0))
+        labels = [example.label for example in task.data.examples("dev")]
+        shares.append(sum("c" in label for label in labels) / len(labels))
+    assert max(shares) < 2 * min(shares)
