@@ -176,7 +176,7 @@ def predict_file(config: PredictConfig, model: "Pretrained") -> None:
         )
         if note:
             print(note, file=sys.stderr)
-        overlap = TrainingOverlap(model, path)
+        overlap = TrainingOverlap(model)
         examples = overlap.observe(task, examples)
     writer = PredictionWriter(model.predictions, config.input, config.output)
     settings = {**dataclasses.asdict(config), "output": None}
@@ -214,6 +214,11 @@ def _warning(overlap: "TrainingOverlap") -> str:
         f"{overlap.train}, with which the model was fine-tuned, so that the scores are better than "
         "those of new texts would be."
     )
+    if not overlap.is_divided:
+        text += (
+            " It cannot be told which of its rows were held out or left out, because files of the "
+            "training were changed or moved since, or --shots drew some rows: these count as well."
+        )
     if overlap.held_out:
         text += f" On the examples held out from the training: {scores_text(overlap.held_out)}."
     return text

@@ -415,10 +415,61 @@ def test_scores_on_the_training_file_come_with_a_warning(run, tmp_path, capsys):
     assert found.startswith(f"warning: 1 of the 2 examples are in {run.parent / 'a.csv'}, ")
     scores = json.loads((run / "scores.json").read_text())
     assert f"micro F1 {100 * scores['dev/micro_f1']:.2f} %" in found
-    # The training file itself is not read again to be compared; and without labels, no warning.
     predict.run(PredictConfig(model=str(model), input=str(run.parent / "a.csv"), output=output))
     assert "18 of the 18 examples" in capsys.readouterr().err
-    assert not warning("text\nabc de fg\n")
+    assert not warning("text\nabc de fg\n")  # there is no label
+
+
+@pytest.mark.parametrize("folds", [0, 3])
+def test_only_rows_that_a_model_was_trained_on_count_as_trained_on(
+    one_layer, tmp_path, capsys, folds
+):
+    """Not those of patients in the test file, and those held out."""
+    head = "patient,text,label\n"
+    rows = [f"p{i % 20},abc de fg {i},{'ab'[i % 2]}\n" for i in range(60)]
+    (tmp_path / "a.csv").write_text(head + "".join(rows))
+    (tmp_path / "test.csv").write_text(head + "".join(rows[i] for i in range(60) if i % 20 < 4))
+    finetune.run(
+        finetune_config(
+            task="classify",
+            init=str(one_layer),
+            train=str(tmp_path / "a.csv"),
+            test=str(tmp_path / "test.csv"),
+            group_column="patient",
+            workdir=str(tmp_path / "run"),
+            max_length=32,
+            batch_size=8,
+            max_steps=1,
+            unroll=1,
+            folds=folds,
+        )
+    )
+
+    def warnings(run: Path, name: str) -> str:
+        output = str(tmp_path / "out.jsonl")
+        file = str(tmp_path / name)
+        predict.run(PredictConfig(model=str(run / "model"), input=file, output=output))
+        lines = capsys.readouterr().err.splitlines()
+        return "\n".join(line for line in lines if line.startswith("warning: "))
+
+    run = tmp_path / "run"
+    runs = [run]
+    if folds:
+        runs.append(run / "fold2")
+    for one in runs:
+        dev = one / "predictions" / "dev.jsonl"
+        held_out = len(json_lines(dev)) if dev.exists() else 0
+        if folds and one != run:
+            assert warnings(one, "test.csv").startswith("warning: ")
+            assert f"{60 - held_out} of the 60 examples" in warnings(one, "a.csv")
+        else:
+            assert not warnings(one, "test.csv")
+            assert f"{48 - held_out} of the 60 examples" in warnings(one, "a.csv")
+        assert "cannot be told" not in warnings(one, "a.csv")
+    with (tmp_path / "test.csv").open("a") as file:
+        file.write("p19,abc,a\n")
+    assert "60 of the 60 examples" in (found := warnings(run, "a.csv"))
+    assert "cannot be told" in found
 
 
 def test_scores_are_per_cent_for_people():

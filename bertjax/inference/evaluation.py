@@ -1,13 +1,17 @@
 """`bertjax.evaluate` computes the metrics of a fine-tuned model on a benchmark task or a file."""
 
+import contextlib
 import dataclasses
+import io
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bertjax.base.checked import read_fields
 from bertjax.base.files import read_json
 from bertjax.base.run_file import holds_run, read_run, train_file
+from bertjax.base.workdir_files import RUN_FILE
 from bertjax.config.task_options import OfficialOptions
 from bertjax.devices.compilation import start_jax
 from bertjax.inference.pretrained import Pretrained
@@ -20,9 +24,10 @@ from bertjax.tasks.classification import (
     TargetsTask,
     TextTask,
 )
-from bertjax.tasks.dataset import BadRows, text_digest
+from bertjax.tasks.dataset import BadRows, Fold, text_digest
+from bertjax.tasks.definition import change_times
 from bertjax.tasks.question_answering import IMPOSSIBLE, SpanTask
-from bertjax.tasks.registry import table_kind
+from bertjax.tasks.registry import options_class, table_kind
 from bertjax.tasks.reranking import ranking_task
 from bertjax.tasks.sources.annotations import annotation_table
 from bertjax.tasks.sources.columns import Columns, candidates
@@ -323,19 +328,20 @@ MOST_BYTES = 1 << 28
 
 
 class TrainingOverlap:
-    """Counts the labelled examples whose text is in the file that a model was fine-tuned on.
+    """Counts the labelled examples whose text is in a row that a model was fine-tuned on.
 
-    `labelled` and `repeated` count all labelled examples so far, and examples whose text is in the
-    training file. `train` is this file; None: it is unknown (the model is not in the workdir of its
-    run), does not exist any more, or is too large. Part of the file may have been held out from the
-    training: `held_out` are the run's scores on these examples, {metric: value}, or {}.
+    `labelled` and `repeated` count all labelled examples so far, and examples whose text is in such
+    a row. `train` is the training file; None: it is unknown (the model is not in the workdir of its
+    run), does not exist any more, or is too large. Rows of it that were held out or left out do not
+    count, unless `is_divided` is False: then it cannot be told which these were. `held_out` are the
+    run's scores on held-out examples, {metric: value}, or {}.
     """
 
-    def __init__(self, model: Pretrained, input: str | Path):
+    def __init__(self, model: Pretrained):
         self._model = model
-        self._input = Path(input)
         self.labelled = self.repeated = 0
         self.train, self.held_out = _training_of(model.where)
+        self.is_divided = False
         self._known: set[bytes] | None = None
 
     def observe(self, task: Task, examples: Iterable[Example]) -> Iterator[Example]:
@@ -348,25 +354,56 @@ class TrainingOverlap:
 
     def _is_known(self, task: Task, example: Example) -> bool:
         assert self.train is not None
-        if self.train.resolve() == self._input.resolve():
-            return True
         if self._known is None:
-            try:
+            rows = _trained_rows(_runs_of(self._model.where)[0])
+            self.is_divided = rows is not None
+            self._known = set()
+            # A file that is not what it was in the training may be unreadable.
+            with contextlib.suppress(OSError, ValueError):
                 _, read, _ = from_file(
                     task, self.train, Columns(), None, self._model.description, "report"
                 )
-                self._known = {text_digest(x) for x in read if not x.problem}
-            except (OSError, ValueError):  # the file is not what it was in the training
-                self._known = set()
+                for known in read:
+                    if not known.problem and (rows is None or known.where in rows):
+                        self._known.add(text_digest(known))
         return text_digest(example) in self._known
+
+
+def _trained_rows(run: Path) -> frozenset[str] | None:
+    """Returns the places of the rows of the train file that a run was trained on.
+
+    The files are divided again as the run has divided them. None if it cannot be told: files were
+    moved or changed since, or only some shots of each class were drawn.
+    """
+    try:
+        config: Any = read_run(run)["config"]
+        options = read_fields(config["options"], options_class(config["task"]))
+        began = (run / RUN_FILE).stat().st_mtime
+        if config.get("shots") or max(change_times(options)) > began:
+            return None
+        fold = None
+        if count := config.get("folds"):
+            index = int(run.name.removeprefix("fold")) - 1
+            fold = Fold(index, count, config["seed"])
+        with contextlib.redirect_stdout(io.StringIO()):  # the run has said it
+            task = make_task(config["task"], options, fold)
+            return frozenset(example.where for example in task.data.examples("train"))
+    except (OSError, ValueError, KeyError):  # older versions saved no options
+        return None
+
+
+def _runs_of(model: Path) -> list[Path]:
+    """Returns the workdirs of the runs of which one has exported a model."""
+    folder = model.resolve().parent
+    # The workdir of several runs, such as runs with several seeds, has the runs in subfolders.
+    folders = (folder, *sorted(folder.glob("*/")))
+    return [run for run in folders if holds_run(run)]
 
 
 def _training_of(model: Path) -> tuple[Path | None, dict[str, float]]:
     """Returns (training file, scores on held-out examples) of a model in the workdir of its run."""
     folder = model.resolve().parent
-    # The workdir of several runs, such as runs with several seeds, has the runs in subfolders.
-    folders = (folder, *sorted(folder.glob("*/")))
-    runs = [run for run in folders if holds_run(run)]
+    runs = _runs_of(model)
     if not runs:
         return None, {}
     try:

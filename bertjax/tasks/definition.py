@@ -1,8 +1,9 @@
 """Entries of the registry of tasks, and the parts of which the options of tasks are made."""
 
 import dataclasses
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -133,6 +134,19 @@ class RetrievalOptions(PairOptions):
         return dataclasses.replace(
             super().columns, negatives=self.negative_columns, scores=self.score_columns
         )
+
+
+def change_times(options: TaskOptions) -> Iterator[float]:
+    """Yields when each file of examples was changed, in seconds since 1970; infinite: gone."""
+    for name in ("train", "dev", "test", "data_dir"):
+        value = getattr(options, name, None)
+        if value is not None:
+            path = Path(value).expanduser()
+            if not path.exists():
+                yield math.inf
+                return
+            for file in (path, *path.rglob("*")):
+                yield file.stat().st_mtime
 
 
 def files_of(options: OwnFilesOptions) -> dict[str, Path]:

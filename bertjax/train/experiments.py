@@ -14,7 +14,6 @@ import functools
 import hashlib
 import itertools
 import json
-import math
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -63,7 +62,7 @@ from bertjax.record.predictions import (
 from bertjax.tasks import Task, with_task_options
 from bertjax.tasks.baselines import Baselines
 from bertjax.tasks.dataset import Lengths
-from bertjax.tasks.definition import Fold
+from bertjax.tasks.definition import Fold, change_times
 from bertjax.tasks.label_errors import LabelErrors
 from bertjax.tasks.measures import ScoredRows, scored_rows
 from bertjax.tasks.sources.glue import SUBMISSION, GlueRegressionOptions, add_to_submission_zip
@@ -387,21 +386,8 @@ def _has_nothing_to_do(workdir: Workdir, plan: FinetuningPlan, task: Task) -> bo
     return (
         all(any(folder.glob(pattern)) for folder, pattern in wanted)
         and (submission is None or Path(submission).is_file())
-        and all(time < written for time in _times(config))
+        and all(time < written for time in change_times(config.options))
     )
-
-
-def _times(config: FinetuneConfig) -> Iterator[float]:
-    """Yields when each file of examples was changed, in seconds since 1970; infinite: gone."""
-    for name in ("train", "dev", "test", "data_dir"):
-        value = getattr(config.options, name, None)
-        if value is not None:
-            path = Path(value).expanduser()
-            if not path.exists():
-                yield math.inf
-                return
-            for file in (path, *path.rglob("*")):
-                yield file.stat().st_mtime
 
 
 def shots_of(task: Task, data: TrainingData, shots: int, seed: int) -> TrainingData:
