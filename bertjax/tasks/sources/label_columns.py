@@ -6,6 +6,7 @@ a list of targets.
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -41,7 +42,8 @@ def one_hot_columns(table: Table, kind: TableKind, named: Columns) -> tuple[str,
     """Guesses the columns of one-hot labels: those with yes or no in one spelling.
 
     There must be at least two, and nothing else may be the label: each other column that is not
-    named holds texts or dates, or has a name that describes a row. () if that is not so.
+    named holds texts or dates, or has a name that describes a row. () if that is not so. One in ten
+    cells may hold something else, but no number: reading the row refuses it.
     """
     if kind.task != "classify" or named.label is not None or named.labels:
         return ()
@@ -51,18 +53,29 @@ def one_hot_columns(table: Table, kind: TableKind, named: Columns) -> tuple[str,
     for name in table.columns:
         if name in taken:
             continue
-        values = set(map(written, table.first_values(name)))
-        values.discard("")
-        if values and values <= BINARY:
-            if is_harmless(name) or plain(name) in (*kind.labels, *SELECTING, *BINARY):
-                return ()
-            found.append(name)
-            spellings.update(SPELLINGS.get(value, value) for value in values)
-        elif not _is_explained(table, kind, name) and not holds_dates(values):
+        cells = Counter(map(written, table.first_values(name)))
+        del cells[""]
+        known = BINARY.intersection(cells)
+        is_binary = bool(cells) and len(known) == len(cells)
+        if not is_binary and (_is_explained(table, kind, name) or holds_dates(cells)):
+            continue
+        if not _is_mostly_binary(cells):
             return ()
+        if is_harmless(name) or plain(name) in (*kind.labels, *SELECTING, *BINARY):
+            return ()
+        found.append(name)
+        spellings.update(SPELLINGS.get(value, value) for value in known)
     if len(found) < 2 or len(spellings) > 1:
         return ()
     return tuple(found)
+
+
+def _is_mostly_binary(cells: Counter[str]) -> bool:
+    others = [cell for cell in cells if cell not in BINARY]
+    if any(read_number(cell) is not None for cell in others):
+        return False
+    odd = sum(cells[cell] for cell in others)
+    return 0 < cells.total() >= 10 * odd
 
 
 def _is_explained(table: Table, kind: TableKind, name: str) -> bool:

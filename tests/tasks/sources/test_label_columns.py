@@ -301,6 +301,20 @@ def test_a_dev_row_of_two_classes_is_refused_if_training_rows_have_one(tmp_path)
         list(data.examples("dev"))
 
 
+def test_one_odd_cell_in_ten_leaves_a_column_one_hot_and_is_refused_by_its_place(tmp_path):
+    rows = [f"the note number {i},{i % 2},{i % 3 % 2}" for i in range(20)]
+    rows[4] = "the note number 4,?,1"
+    path = written(tmp_path, "a.csv", "\n".join(["note,fever,cough", *rows]) + "\n")
+    with pytest.raises(ValueError, match="row 6.*column 'fever'"):
+        list(read_tables("classify", train=path).examples("train"))
+    data = read_tables("classify", train=path, bad_rows="skip")
+    assert len(list(data.examples("train"))) == 19
+    for odd in ("2", "0.5"):  # numbers may be another kind of label
+        rows[4] = f"the note number 4,{odd},1"
+        path = written(tmp_path, "a.csv", "\n".join(["note,fever,cough", *rows]) + "\n")
+        assert read_tables("classify", train=path).columns.labels == ()
+
+
 def test_a_test_file_may_lack_the_columns_of_labels(tmp_path):
     train = written(tmp_path, "a.csv", "text,a,b\nx,1,1\ny,0,1\n")
     test = written(tmp_path, "b.csv", "text\nx\n")
