@@ -96,6 +96,8 @@ CHOICE_LISTS = ("choices", "endings", "options", "answers", "candidates")
 CANDIDATE_LISTS = tuple(
     "candidates passages documents docs texts contexts paragraphs hits responses replies".split()
 )
+# In names of columns: the last word is "id", as in note_id and noteId.
+_OWN_ID = re.compile(r".*(?:[\s_-][Ii][Dd]|[a-z]I[Dd])|(?:doc|note|report|text)id")
 _NEGATIVE = re.compile(r"(?:hard)?neg(?:ative)?s?(\d*)")
 _CHOICE = re.compile(r"(choice|ending|option|answer|alternative|candidate|)(\d+|[a-f])")
 # The name of the list of a teacher's scores.
@@ -326,6 +328,19 @@ class _Search:
             raise _which(self.table, lacking, kind.words)
         if not (self.table.is_typed or named.named() or is_named):
             _refuse_headerless(self.table, columns.label, kind.labels)
+        if columns.id is None and not kind.compares:
+            self._find_own_id()
+
+    def _find_own_id(self) -> None:
+        """Finds the only column left that is named as an id and has another one in each row."""
+        found = []
+        for name in self.left():
+            if _OWN_ID.fullmatch(name):
+                values = {str(value) for value in self.table.first_values(name)}
+                if not values & {"", "None"} and len(values) == len(self.table.first_rows):
+                    found.append(name)
+        if len(found) == 1:
+            self._set(id=found[0])
 
     def _choices(self) -> tuple[str, ...]:
         """Guesses the choice columns: one like "choices", or several: "choice0", "choice1"."""

@@ -105,6 +105,27 @@ def values_of(task, column="patient"):
     return {s: {e.row.get(column) for e in task.source.examples(s)} for s in splits}
 
 
+def test_the_only_column_named_as_an_id_and_different_in_each_row_gives_the_ids(tmp_path):
+    rows = notes()
+    for index, row in enumerate(rows):
+        row["patient_id"] = row.pop("patient")
+        row["note_id"] = f"N{index:04}"
+
+    def ids(**options):
+        path = write(tmp_path / "notes.csv", rows)
+        source = make_task(
+            "classify", ClassifyOptions(train=path, dev_fraction=0, **options)
+        ).source
+        return [example.id for example in source.examples("train")]
+
+    assert ids()[:2] == ["N0000", "N0001"]
+    assert ids(ignore_columns=("note_id",))[:2] == ids(group_column=("note_id",))[:2] == ["0", "1"]
+    rows[3]["note_id"] = "N0000"
+    assert ids()[:2] == ["0", "1"]
+    rows[3]["note_id"] = ""
+    assert ids()[:2] == ["0", "1"]
+
+
 def test_no_patient_is_in_two_splits_or_folds(tmp_path, capsys):
     path = write(tmp_path / "notes.csv", notes())
     options = ClassifyOptions(train=path, group_column=("patient",))
