@@ -334,11 +334,10 @@ class _Search:
     def _find_own_id(self) -> None:
         """Finds the only column left that is named as an id and has another one in each row."""
         found = []
-        for name in self.left():
-            if _OWN_ID.fullmatch(name):
-                values = {str(value) for value in self.table.first_values(name)}
-                if not values & {"", "None"} and len(values) == len(self.table.first_rows):
-                    found.append(name)
+        for name in filter(_OWN_ID.fullmatch, self.left()):
+            values = self.table.first_values(name)
+            if len({*map(str, values)} - {"", "None"}) == len(values):
+                found.append(name)
         if len(found) == 1:
             self._set(id=found[0])
 

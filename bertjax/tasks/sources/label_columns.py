@@ -71,11 +71,9 @@ def one_hot_columns(table: Table, kind: TableKind, named: Columns) -> tuple[str,
 
 
 def _is_mostly_binary(cells: Counter[str]) -> bool:
-    others = [cell for cell in cells if cell not in BINARY]
-    if any(read_number(cell) is not None for cell in others):
-        return False
-    odd = sum(cells[cell] for cell in others)
-    return 0 < cells.total() >= 10 * odd
+    words = Counter(cell for cell in cells.elements() if cell not in BINARY)
+    has_numbers = any(read_number(word) is not None for word in words)
+    return 0 < cells.total() >= 10 * words.total() and not has_numbers
 
 
 def _is_explained(table: Table, kind: TableKind, name: str) -> bool:
