@@ -331,6 +331,13 @@ def brief(content: Any, limit: int = 120) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
+def counted(count: int, noun: str, ending: str = "s") -> str:
+    """Returns "1 row" or "1,200 rows"; `ending` is that of the plural."""
+    if count == 1:
+        ending = ""
+    return f"{count:,} {noun}{ending}"
+
+
 def listed(names: Sequence[Any], limit: int = 70) -> str:
     """Joins `names` with commas, for an error message of about `limit` characters.
 

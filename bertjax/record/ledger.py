@@ -28,7 +28,7 @@ import jax
 
 import bertjax
 from bertjax.base import printable
-from bertjax.base.files import append_json, brief, json_lines, naming_write_errors
+from bertjax.base.files import append_json, brief, counted, json_lines, naming_write_errors
 from bertjax.base.signals import Interrupted
 from bertjax.base.workdir_files import LEDGER, PRESENT, PROCESSES
 from bertjax.devices import activity
@@ -238,15 +238,16 @@ def print_table(workdir: Path) -> None:
         if name == activity.STEPPING:  # in the files, it has another name
             label = "training"
         elif name == LOST and lost:
-            label += f" ({lost} steps)"
+            label += f" ({counted(lost, 'step')})"
         elif value < 0.005 * whole:
             continue
         table.add_row(label, f"{value:,.1f}", f"{value / whole:.1%}")
     title = f"Where the time went: {whole:,.0f} s"
     if len(lines) > 1:
         title += f" in {len(lines)} processes, one after the other"
+    title += f" (the run {workdir})"  # which may be one of several
     console = printable.console()
-    console.print(title, highlight=False)
+    console.print(title, highlight=False, markup=False)
     console.print(table)
 
 

@@ -21,6 +21,7 @@ from rich.table import Table
 from bertjax.base import printable
 from bertjax.base.files import (
     brief,
+    counted,
     did_you_mean,
     read_json,
     read_json_or_empty,
@@ -659,7 +660,8 @@ def label_errors_in_words(count: int, path: Path) -> str:
     """Says how many labels may be wrong, and where they are."""
     if not count:
         return "no label of the held-out examples seems to be wrong"
-    return f"{count:,} labels of held-out examples may be wrong: {path}, the surest first"
+    labels = counted(count, "label")
+    return f"{labels} of held-out examples may be wrong: {path}, the surest first"
 
 
 def shown_label_errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

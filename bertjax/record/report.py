@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.base.files import in_json, json_lines, read_json, read_json_or_empty
+from bertjax.base.files import counted, in_json, json_lines, read_json, read_json_or_empty
 from bertjax.base.run_file import holds_run, read_run, train_file
 from bertjax.base.workdir_files import (
     BAD_ROWS,
@@ -401,7 +401,7 @@ def notes_of(
     if (workdir / BAD_ROWS).is_file():
         with (workdir / BAD_ROWS).open("rb") as lines:
             count = sum(1 for _ in lines)
-        yield f"{count:,} bad rows of the data are left out and listed in {BAD_ROWS}."
+        yield f"{counted(count, 'bad row')} of the data left out, as listed in {BAD_ROWS}."
     if (workdir / DAMAGED).is_dir():
         yield f"Damaged checkpoints were moved to the folder {DAMAGED}."
     if processes and "warning:" in str(processes[-1].get("attention", "")):

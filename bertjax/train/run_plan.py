@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import jax
 import numpy as np
 
-from bertjax.base.files import listed
+from bertjax.base.files import counted, listed
 from bertjax.base.workdir_files import (
     BAD_ROWS,
     CHECKPOINTS,
@@ -589,7 +589,7 @@ def _lines_of_finetuning(config: FinetuneConfig, facts: FinetuningFacts) -> Iter
         splits = Counter(split for split, _ in bad)
         of_splits = ", ".join(f"{count:,} of {split}" for split, count in splits.items())
         yield (
-            f"{len(bad):,} bad rows ({of_splits}) are left out and listed in "
+            f"{counted(len(bad), 'bad row')} ({of_splits}) left out, as listed in "
             f"{config.workdir}/{BAD_ROWS}; the first: {bad[0][1]}"
         )
     yield from summary(task, data, config)
@@ -654,10 +654,10 @@ def summary(task: Task, data: TrainingData, config: FinetuneConfig) -> list[str]
 
 
 def _classes(task: Task, counts: np.ndarray, count: int, unit: str) -> str:
-    kind = "classes"
+    kind = counted(len(counts), "class", "es")
     total = int(counts.sum())
     if task.label_kind == "multi_label":
-        kind = "labels"
+        kind = counted(len(counts), "label")
         total = count
     shown = []
     for index in np.argsort(-counts, kind="stable")[:MOST_CLASSES]:
@@ -666,7 +666,7 @@ def _classes(task: Task, counts: np.ndarray, count: int, unit: str) -> str:
     rest = ""
     if len(counts) > MOST_CLASSES:
         rest = f" and {len(counts) - MOST_CLASSES} more"
-    return f"{len(counts)} {kind} by {unit}: {', '.join(shown)}{rest}"
+    return f"{kind} by {unit}: {', '.join(shown)}{rest}"
 
 
 def epochs_of_sources(metadata: Metadata, phases: Sequence[Phase]) -> list[str]:

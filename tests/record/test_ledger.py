@@ -145,6 +145,7 @@ def test_the_table_names_training_and_counts_processes_if_there_are_several(
     one, several = capsys.readouterr().out.split("Where the time went:")[1:]
     assert "training" in one and activity.STEPPING not in one and "process" not in one
     assert several.startswith(" 18 s in 2 processes")
+    assert f"(therun{tmp_path})" in "".join(several.split())  # lines may be wrapped
 
 
 def test_the_table_names_lost_steps_even_if_they_took_little_time(clock, tmp_path, capsys):
@@ -156,7 +157,7 @@ def test_the_table_names_lost_steps_even_if_they_took_little_time(clock, tmp_pat
     clock.activities.restart()
     opened(tmp_path, 4, clock.activities).close()
     out = capsys.readouterr().out
-    assert "lost steps (1 steps)" in out and "saving" not in out
+    assert "lost steps (1 step)" in out and "saving" not in out
 
 
 def test_damaged_lines_are_left_out(clock, tmp_path, capsys):

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from bertjax.base.files import brief
+from bertjax.base.files import brief, counted
 from bertjax.data.batches.batch import LabelKind
 from bertjax.tasks.dataset import MISSING
 from bertjax.tasks.sources.advice import holds_dates, names_owner
@@ -141,13 +141,13 @@ def form_in_words(form: LabelForm) -> str:
         return "The labels are probabilities of the classes, and scores compare with the likeliest."
     if not form.names:
         return ""
-    count = len(form.names)
+    labels = counted(len(form.names), "label")
     meanings = {
-        "multi_label": "are 0 or 1, and an example may have several labels",
-        "classes": "are 1 once in each row, which is the class of the example",
-        "targets": "are the targets of a regression, of which some may be missing",
+        "multi_label": "each is 0 or 1, and an example may have several labels",
+        "classes": "one of them is 1 in each row, which is the class of the example",
+        "targets": "the targets of a regression, of which some may be missing",
     }
-    return f"The {count} labels {brief(', '.join(form.names), 200)} {meanings[form.kind]}."
+    return f"{labels} ({brief(', '.join(form.names), 200)}): {meanings[form.kind]}."
 
 
 def is_sequence(names: Sequence[str]) -> bool:
