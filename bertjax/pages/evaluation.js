@@ -19,7 +19,7 @@ function dataOf(run) {
     "Texts in the last column have this length or more, and longer ones are cut.";
   const sizes = section("Examples", element("p", {}, `Lengths are in tokens. The model reads at most ${grouped(facts.max_length)} at once. ${cut}`),
     table(heads, rows, heads.map((_, n) => n).slice(1)),
-    ...paragraphs(facts.note.replace(/^warning: /, ""), isGrouped && `Examples with one value of ${facts.group_columns.join(" or ")} are a group, which is in one split only.`));
+    ...paragraphs(facts.note.replace(/^warning: /, ""), facts.warning, isGrouped && `Examples with one value of ${facts.group_columns.join(" or ")} are a group, which is in one split only.`));
   const made = element("div", { class: "grid" }, sizes, ...[classTable(run), leakTable(facts)].filter(Boolean));
   if (made.children.length % 2) sizes.classList.add("wide");
   return [element("h2", {}, isOne ? "Data" : `Data of ${run.name}`), made];

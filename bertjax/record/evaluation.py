@@ -5,14 +5,17 @@ same numbers.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bertjax.base.files import counted
 from bertjax.record.predictions import (
     BASELINES,
     INTERVALS,
+    ClassReport,
     score_label,
     shown_interval,
     shown_score,
@@ -27,6 +30,8 @@ from bertjax.tasks.training_data import TrainingData
 FEWEST_ROWS = 10
 # The slices of a column that are scored, the largest.
 MOST_SLICES = 50
+# The labels that the model card names.
+MOST_LABELS = 20
 # Pairs of leaked rows that are shown.
 SHOWN_LEAKS = 10
 
@@ -39,11 +44,15 @@ def data_facts(task: Task, data: TrainingData, max_length: int) -> dict[str, Any
         splits[split] = {"groups": None, **lengths._asdict()}
     if data.groups is not None:
         splits["train"]["groups"] = len(np.unique(data.groups))
+    file = source.files.get("train")
+    named = isinstance(file, str | Path)  # else, it is a table in memory
     return {
+        "file": Path(file).name if named else "",
         "splits": splits,
         "max_length": max_length,
         "windows": task.reads_windows,
         "note": source.note,
+        "warning": source.warning,
         "group_columns": source.group_columns,
         "classes": dict(zip(task.labels, data.class_counts.tolist(), strict=False)),
         "leaked_rows": Counter(split for split, _ in {leak[:2] for leak in source.leaks}),
@@ -95,6 +104,43 @@ def _slice(task: Task, units: Sequence[Unit], groups: np.ndarray) -> dict[str, A
     }
 
 
+def slices_in_words(slices: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence on each column of `slices`, {split: `slices_of`}, that has no scores."""
+    sentences = []
+    for split, columns in slices.items():
+        for column, found in columns.items():
+            if not found["rows"]:
+                sentences.append(_without_slices(split, column))
+    return sentences
+
+
+def _without_slices(split: str, column: str) -> str:
+    return (
+        f"No value of {column} has {FEWEST_ROWS} labelled rows of {split}, so that there are no "
+        "scores of slices."
+    )
+
+
+def class_scores(reports: Mapping[str, ClassReport]) -> dict[str, Any]:
+    """Returns the scores of each class, label or entity type by split, as JSON values."""
+    found = {}
+    for split, report in reports.items():
+        if report:
+            found[split] = [row._asdict() for row in report.scores()]
+    return found
+
+
+def mean_baselines(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the means of the scores of the baselines on the dev splits of several folds."""
+    folds = [_baselines(evaluation).get("dev", {}) for evaluation in evaluations]
+    means: dict[str, dict[str, float]] = {}
+    for name in set.intersection(*map(set, folds)):
+        metrics = set.intersection(*(set(fold[name]) for fold in folds))
+        means[name] = {key: float(np.mean([fold[name][key] for fold in folds])) for key in metrics}
+    splits = {"dev": means} if means else {}
+    return {"skipped": "", **evaluations[0].get(BASELINES, {}), "splits": splits}
+
+
 def _baselines(evaluation: Mapping[str, Any]) -> Mapping[str, Any]:
     return evaluation.get(BASELINES, {}).get("splits", {})
 
@@ -133,10 +179,16 @@ The lengths are in tokens, of which the model reads at most {max_length:,} at on
 """
 _SPLIT = "| {split} | {examples:,} | {groups} | {median} | {most} | {longest} | {truncated:,} |\n"
 _SCORES = """
-## Scores
+## {title}
 
-| score | this model | 95 % interval | baselines |
+| score | {column} | 95 % interval | baselines |
 |---|---|---|---|
+"""
+_CLASSES = """
+### {split}: scores by class or label{rest}
+
+| class or label | precision | recall | F1 | examples |
+|---|---|---|---|---|
 """
 _SLICES = """
 ### {score} by {column}
@@ -145,6 +197,7 @@ _SLICES = """
 |---|---|---|---|
 """
 _ROW = "| {} | {} | {} | {} |\n"
+_CLASS = "| {name} | {precision:.2%} | {recall:.2%} | {f1:.2%} | {support:,} |\n"
 
 
 def card_of(evaluation: Mapping[str, Any]) -> str:
@@ -154,27 +207,80 @@ def card_of(evaluation: Mapping[str, Any]) -> str:
     for split, facts in data["splits"].items():
         groups = facts["groups"] or "–"
         text += _SPLIT.format(**{**facts, "split": split, "groups": groups})
+    text += in_paragraphs([*_about_data(data), *cautions(data)])
     return text + scores_card(evaluation)
 
 
-def scores_card(evaluation: Mapping[str, Any]) -> str:
-    """Returns the sections on scores and slices, which also several folds have."""
+def in_paragraphs(sentences: Sequence[str]) -> str:
+    """Returns sentences, which may hold texts of a user, as paragraphs of Markdown."""
+    return "".join(f"\n{_cell(sentence)}\n" for sentence in sentences if sentence)
+
+
+def _about_data(data: Mapping[str, Any]) -> Iterator[str]:
+    """Yields sentences on files, groups and labels."""
+    if data["file"]:
+        yield f"The model was trained on {data['file']}."
+    yield data["note"]
+    if columns := data["group_columns"]:
+        yield f"A group has the rows with one value of {' or '.join(columns)}; it is in one split."
+    counts = Counter(data["classes"])
+    shown = [f"{name} ({count:,})" for name, count in counts.most_common(MOST_LABELS)]
+    if shown:
+        more = ""
+        if len(counts) > MOST_LABELS:
+            more = f" and {len(counts) - MOST_LABELS:,} more"
+        yield f"The labels, with how often each is in train: {', '.join(shown)}{more}."
+
+
+def cautions(data: Mapping[str, Any]) -> list[str]:
+    """Returns sentences on what may make the scores better than those of new texts."""
+    sentences = []
+    for split, count in data["leaked_rows"].items():
+        where = f"of {split}, equal or nearly so, found in train as well"
+        sentences.append(f"Leaks: {counted(count, 'row')} {where}.")
+    return [*sentences, data["warning"].replace("warning", "Warning", 1)]
+
+
+def scores_card(
+    evaluation: Mapping[str, Any], title: str = "Scores", column: str = "this model"
+) -> str:
+    """Returns the sections on scores, classes and slices, which also several runs have.
+
+    `title` is the heading of the scores, and `column` that of their values.
+    """
     text = ""
     if evaluation["scores"]:
-        text += _SCORES
+        text += _SCORES.format(title=title, column=column)
     for key, value in evaluation["scores"].items():
         interval = shown_interval(key, evaluation[INTERVALS])
         simple = _simple_scores(evaluation, key)
         text += _ROW.format(score_label(key), shown_score(key, value), interval, simple)
+    text += in_paragraphs(evaluation.get("choices", ()))
+    for split, rows in evaluation.get("by_class", {}).items():
+        text += _classes_card(split, rows)
     for split, columns in evaluation["slices"].items():
-        for column, found in columns.items():
+        for name, found in columns.items():
+            if not found["rows"]:
+                text += in_paragraphs([_without_slices(split, name)])
+                continue
             metric = found["metric"]
             score = score_label(f"{split}/{metric}")
-            text += _SLICES.format(score=score, column=_cell(column))
+            text += _SLICES.format(score=score, column=_cell(name))
             for row in found["rows"]:
                 shown = shown_score(metric, row["scores"][metric])
                 interval = shown_interval(metric, row[INTERVALS])
                 text += _ROW.format(_cell(row["value"]), row["rows"], shown, interval)
+    return text
+
+
+def _classes_card(split: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    rest = ""
+    if len(rows) > MOST_LABELS:
+        rest = f" (the {MOST_LABELS} most frequent of {len(rows):,})"
+        rows = sorted(rows, key=lambda row: -row["support"])[:MOST_LABELS]
+    text = _CLASSES.format(split=split, rest=rest)
+    for row in rows:
+        text += _CLASS.format(**{**row, "name": _cell(row["name"])})
     return text
 
 

@@ -331,6 +331,7 @@ class Dataset:
         files: {split: its file, folder or data}.
         rows: {split: its rows}; the splits are "train", "dev", "test" or (MNLI) "dev_matched".
         note: a message about the files for the user; it may be empty.
+        warning: a warning of columns whose values are in train and dev; it may be empty.
         description: what task.json of a saved model says about the files that it was trained on.
         bad_rows: "refuse": one ValueError names the rows that cannot be used; "skip": they are left
             out; "report": each is an example whose `problem` says why.
@@ -350,6 +351,7 @@ class Dataset:
     files: Mapping[str, Any]
     rows: Mapping[str, Rows]
     note: str = ""
+    warning: str = ""
     description: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     bad_rows: BadRows = "refuse"
     can_skip: bool = False

@@ -16,14 +16,22 @@ import itertools
 import json
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from bertjax.base.files import is_remote, listed, write_json, write_text, writing
+from bertjax.base.files import (
+    is_remote,
+    listed,
+    read_json_or_empty,
+    write_json,
+    write_text,
+    writing,
+)
 from bertjax.base.lock import scratch_folder
 from bertjax.base.outputs import replacing_folder
 from bertjax.base.workdir_files import (
@@ -44,10 +52,21 @@ from bertjax.data.records import ShardReader, write_shard
 from bertjax.devices import hosts
 from bertjax.devices.activity import Clock
 from bertjax.inference.pretrained import Pretrained, load_pretrained
-from bertjax.record.evaluation import scores_card, slices_of
+from bertjax.record.evaluation import (
+    baselines_in_words,
+    cautions,
+    class_scores,
+    in_paragraphs,
+    mean_baselines,
+    scores_card,
+    slices_in_words,
+    slices_of,
+)
 from bertjax.record.metrics import read_lines
 from bertjax.record.predictions import (
+    BASELINES,
     INTERVALS,
+    ClassReport,
     Intervals,
     best_run,
     grading_metric,
@@ -55,6 +74,7 @@ from bertjax.record.predictions import (
     print_scores,
     read_intervals,
     read_scores,
+    score_label,
     shown_label_errors,
     splits_of,
     write_label_errors,
@@ -73,7 +93,7 @@ from bertjax.train.finetuning import FinetuningJob
 from bertjax.train.run import Session, looked_at_run, opened_run, print_plans, say, train
 from bertjax.train.run_plan import FinetuningPlan, plan_finetuning
 from bertjax.train.workdir import Workdir
-from bertjax.weights.hf import CARD, TRAINING
+from bertjax.weights.hf import CARD, TRAINING, in_markdown
 
 if TYPE_CHECKING:
     import pandas
@@ -236,10 +256,44 @@ def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
     if len(scores) > 1:
         submission = getattr(config.options, "submission", None)
         of_all = of_mean if len(groups) == 1 else {}
-        hosts.on_first(lambda: publish(workdir, best, scores, submission, of_all))
+        sections = _runs_card(config, scores, best, grading_metric(task), of_mean)
+        hosts.on_first(lambda: publish(workdir, best, scores, submission, of_all, sections))
     if config.shots and len(scores) > 1:
         hosts.say(f"exported: {best}, the model of the first draw, which no score has chosen")
     return FinetuneResult(scores, best, workdir / MODEL)
+
+
+def _runs_card(
+    config: FinetuneConfig,
+    scores: dict[str, dict[str, float]],
+    best: str,
+    metric: str | None,
+    of_mean: Mapping[str, Intervals],
+) -> str:
+    """Returns the section of a model card on several runs, of which `best` is exported."""
+    about = f"This is the model of {best}, one of {len(scores)} runs"
+    if config.shots:
+        about = f"{about}, which no score has chosen."
+    elif metric and metric in scores[best]:
+        about = (
+            f"{about}: that with the best {score_label(metric)}, so that its score, as the best of "
+            "several, is a little too good."
+        )
+    else:
+        about = f"{about}, the first one."
+    if config.sweep or len(config.shot_counts) > 1:  # a mean of different settings says nothing
+        return f"\n## Several runs\n{in_paragraphs([about])}"
+    covered = [*of_mean][-1:]  # the widest interval
+    intervals = of_mean[covered[0]] if covered else {}
+    evaluation = {"scores": _means(scores), INTERVALS: intervals, "slices": {}}
+    table = scores_card(evaluation, f"Means over {len(scores)} runs", "mean")
+    return f"{table}{in_paragraphs([about])}"
+
+
+def _means(runs: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Returns the means of the scores that all runs have."""
+    keys = set.intersection(*map(set, runs.values()))
+    return {key: float(np.mean([scores[key] for scores in runs.values()])) for key in sorted(keys)}
 
 
 def _by_shots(
@@ -292,10 +346,12 @@ def publish(
     scores: dict[str, dict[str, float]],
     submission: str | None,
     of_mean: Mapping[str, Intervals],
+    sections: str,
 ) -> None:
     """Copies model and predictions of the run `best` to the workdir, and writes all scores.
 
-    The predictions of the run for the test split are added to the zip file `submission`, if any.
+    The model card has the name of the workdir, and `sections` on all runs. The predictions of the
+    run for the test split are added to the zip file `submission`, if any.
     `of_mean` are the intervals of the mean scores, by what they cover.
     """
     run = workdir / best
@@ -309,6 +365,10 @@ def publish(
     for name in (CALIBRATION, EVALUATION, LABEL_ERRORS, LEAKS):
         if (run / name).is_file():
             shutil.copyfile(run / name, workdir / name)
+    card = workdir / MODEL / CARD
+    text = card.read_text(encoding="utf-8")
+    text = text.replace(f"\n# {in_markdown(best)}\n", f"\n# {in_markdown(workdir.name)}\n", 1)
+    write_text(card, text.replace(TRAINING, f"{sections}{TRAINING}", 1))
     stored: dict[str, Any] = dict(scores)
     found = {name: read_intervals(workdir / name / SCORES) for name in scores}
     if any(found.values()):
@@ -479,6 +539,7 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
     held_out: list[ScoredRows] = []  # of each fold
     judged: LabelErrors | None = None
     pooled: ScoredRows | None = None
+    report: ClassReport | None = None
     task: Any = None
     for name, task, run_scores in _trained(config, session):
         scores[name] = run_scores
@@ -487,36 +548,46 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
         if name != ALL and hosts.is_first():
             judged = judged or LabelErrors(task)
             pooled = pooled or ScoredRows(task)
+            report = report or ClassReport(task)
             pairs = judged.observe(run_intervals.stored_pairs(task, workdir / name, "dev"))
+            pairs = report.observe(pairs)
             held_out.append(scored_rows(task, pooled.observe(pairs)))
     folds = {name: scores[name] for name in indices}
 
     def publish_all() -> None:
         of_mean = run_intervals.of_folds(held_out)
-        publish(workdir, ALL, scores, None, of_mean)
-        _write_predictions(workdir, indices)
         of_rows = of_mean.get("rows", {})
-        summary = _summary(config, folds, of_rows)
-        write_json(workdir / CROSS_VALIDATION, summary)
-        means = {f"dev/{name}": metric["mean"] for name, metric in summary["metrics"].items()}
-        evaluation = {"scores": means, INTERVALS: of_rows, "slices": {}}
-        found = {name: read_intervals(workdir / name / SCORES) for name in folds}
-        print_scores(folds, task, None, found, of_mean)
+        of_folds = [read_json_or_empty(workdir / name / EVALUATION) for name in folds]
+        evaluation = {
+            "data": _data_of_folds(read_json_or_empty(workdir / ALL / EVALUATION), of_folds),
+            "scores": _means(folds),
+            INTERVALS: of_rows,
+            BASELINES: mean_baselines(of_folds),
+            "by_class": class_scores({"dev": report} if report else {}),
+            "slices": {},
+        }
         if pooled:
             evaluation["slices"]["dev"] = slices_of(pooled, task.best_metric)
+        about = (
+            f"The scores are means over {config.folds} folds, predicted by models of the others."
+        )
+        sentences = in_paragraphs([about, *cautions(evaluation["data"])])
+        table = scores_card(evaluation, "Cross-validation", "mean")
+        publish(workdir, ALL, scores, None, of_mean, f"{table}{sentences}")
+        _write_predictions(workdir, indices)
+        write_json(workdir / CROSS_VALIDATION, _summary(config, folds, of_rows))
+        found = {name: read_intervals(workdir / name / SCORES) for name in folds}
+        print_scores(folds, task, None, found, of_mean)
+        for sentence in slices_in_words(evaluation["slices"]):
+            print(sentence)
+        if line := baselines_in_words(evaluation, grading_metric(task)):
+            print(f"{config.folds} folds: {line}")
         if judged:
             rows = judged.rows()
             write_label_errors(workdir / LABEL_ERRORS, rows)
             print(label_errors_in_words(len(rows), workdir / LABEL_ERRORS))
             evaluation["label_errors"] = shown_label_errors(rows)
         write_json(workdir / EVALUATION, evaluation)
-        about = (
-            f"The scores are means over {config.folds} folds, predicted by models of the others."
-        )
-        sections = f"{scores_card(evaluation)}\n{about}\n"
-        card = workdir / MODEL / CARD
-        text = card.read_text(encoding="utf-8")
-        write_text(card, text.replace(TRAINING, f"{sections}{TRAINING}", 1))
         print(
             f"{workdir}/model was trained on all examples. The mean over the folds estimates its "
             f"score; each held-out example's prediction is in {workdir}/predictions/{OUT_OF_FOLD}."
@@ -524,6 +595,21 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
 
     hosts.on_first(publish_all)
     return FinetuneResult(scores, ALL, workdir / MODEL)
+
+
+def _data_of_folds(
+    of_all: Mapping[str, Any], of_folds: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Returns the facts on all examples, with the leaks between the folds and their warning."""
+    facts = [evaluation.get("data", {}) for evaluation in of_folds]
+    leaked: Counter[str] = Counter()
+    for of_fold in facts:
+        leaked["the folds"] += of_fold.get("leaked_rows", {}).get("dev", 0)
+    return {
+        **of_all.get("data", {}),
+        "leaked_rows": +leaked,
+        "warning": facts[0].get("warning", ""),
+    }
 
 
 def _write_predictions(workdir: Path, indices: dict[str, list[int]]) -> None:

@@ -35,7 +35,9 @@ from bertjax.record.early_stopping import EarlyStopping
 from bertjax.record.evaluation import (
     baselines_in_words,
     card_of,
+    class_scores,
     data_facts,
+    slices_in_words,
     slices_of,
 )
 from bertjax.record.events import EventStream
@@ -109,6 +111,7 @@ class FinetuningJob(Job):
         self.scored: dict[str, ScoredRows] = {}  # split -> what its scores are computed from
         self.judged: dict[str, LabelErrors] = {}  # dev split -> its labels and their probabilities
         self.held_out: dict[str, HeldOutProbabilities] = {}  # split -> its probabilities
+        self.choices: list[str] = []  # sentences on what the dev split has chosen
         options = plan.config.options
         self.calibrates = bool(getattr(options, "calibrate", False))
         self.tunes_thresholds = bool(getattr(options, "tune_thresholds", False))
@@ -241,7 +244,13 @@ class FinetuningJob(Job):
         self.updates = int(state.step)
         if best is not None and self.config.select_by != LAST and hosts.is_first():
             values = read_metrics(self.workdir.metrics).values_by_step(self.best_metric)
-            print(f"the model is {best_in_words(values, best, self.best_metric)}")
+            chosen = f"the model is {best_in_words(values, best, self.best_metric)}"
+            print(chosen)
+            if len(values) > 1:
+                self.choices.append(
+                    f"The dev split has chosen the checkpoint ({chosen}): scores on it are a "
+                    "little too good."
+                )
         return state
 
     def write_results(self, state: TrainState) -> dict[str, float]:
@@ -303,12 +312,16 @@ class FinetuningJob(Job):
             "scores": scores,
             INTERVALS: found,
             BASELINES: self.baselines.content if scores else {},
+            "choices": self.choices,
+            "by_class": class_scores(self.reports),
             "slices": slices,
         }
 
     def _write_scores(self, scores: dict[str, float], evaluation: dict[str, Any]) -> None:
         """Writes evaluation.json and scores.json."""
         write_json(self.workdir.path / EVALUATION, evaluation)
+        for sentence in slices_in_words(evaluation["slices"]):
+            print(sentence)
         stored: dict[str, Any] = dict(scores)
         if scores:
             print(baselines_in_words(evaluation, grading_metric(self.task)))
@@ -356,6 +369,7 @@ class FinetuningJob(Job):
 
         hosts.on_first(write)
         hosts.say(fitted.sentence())
+        self.choices.append(f"The dev split was used for {fitted.sentence()}.")
         self.task = dataclasses.replace(self.task, **{field: getattr(fitted, field)})
         self.predictor = self._predictor()
 

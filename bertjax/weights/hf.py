@@ -275,6 +275,11 @@ and, in sentence-transformers, `SentenceTransformer(DIR).encode(texts)`.
 """
 
 
+def in_markdown(title: str) -> str:
+    """Returns the title of a model card, whose characters have no meaning in Markdown."""
+    return re.sub(r"([\\`*<>\[\]|#!])", r"\\\1", brief(title))
+
+
 # The heading before the facts of the training.
 TRAINING = "\n## Training\n\n"
 
@@ -296,7 +301,7 @@ def model_card(
     embeds = head == "sentence_embedding"
     text = _HEAD.format(
         library="sentence-transformers" if embeds else "transformers",
-        title=re.sub(r"([\\`*<>\[\]|#!])", r"\\\1", brief(title)),
+        title=in_markdown(title),
         casing=_CASINGS[do_lower_case],
         config=config,
         version=bertjax.__version__,

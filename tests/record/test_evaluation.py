@@ -5,7 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bertjax.record.evaluation import FEWEST_ROWS, baselines_in_words, card_of, slices_of
+from bertjax.record.evaluation import (
+    FEWEST_ROWS,
+    baselines_in_words,
+    card_of,
+    mean_baselines,
+    slices_in_words,
+    slices_of,
+)
 from bertjax.tasks import make_task
 from bertjax.tasks.classification import ClassifyOptions
 from bertjax.tasks.dataset import Dataset
@@ -75,6 +82,12 @@ def test_columns_of_slices_are_found_in_all_evaluated_files(tmp_path, capsys):
 
 EVALUATION = {
     "data": {
+        "file": "notes.csv",
+        "note": "",
+        "warning": "warning: 3 of 9 values of patient are in train and dev",
+        "group_columns": ["ward"],
+        "classes": {f"label {n}": n for n in range(25)},
+        "leaked_rows": {"dev": 1},
         "max_length": 128,
         "splits": {
             "train": {
@@ -111,6 +124,37 @@ def test_the_model_card_has_the_scores_as_tables():
     assert r"| a\|&lt;b> | 50 | 50.00 % |  |" in lines
     tables = [line for line in lines if line.startswith("|")]
     assert {line.replace(r"\|", "").count("|") for line in tables} == {5, 8}
+    text = "\n".join(lines)
+    assert "label 24 (24), label 23" in text and "and 5 more" in text and "label 4 (" not in text
+    assert "notes.csv" in text and "one value of ward" in text and "1 row of dev" in text
+    assert "Warning: 3 of 9 values of patient" in text
+
+
+def test_the_card_has_the_scores_of_labels_and_what_the_dev_split_has_chosen():
+    row = {"name": "a|b", "precision": 0.5, "recall": 0.25, "f1": 0.333, "support": 1}
+    others = [{**row, "name": f"other {n}", "support": 2} for n in range(20)]
+    changed = {**EVALUATION, "by_class": {"dev": [row]}, "choices": ["dev chose the checkpoint"]}
+    card = card_of(changed)
+    assert r"| a\|b | 50.00% | 25.00% | 33.30% | 1 |" in card and "dev chose" in card
+    card = card_of({**changed, "by_class": {"dev": [row, *others]}})
+    assert r"a\|b" not in card and "the 20 most frequent of 21" in card
+
+
+def test_a_column_without_slices_is_one_sentence_instead_of_an_empty_table():
+    slices = {"dev": {"visit_date": {"metric": "accuracy", "rows": [], "few": {"May": 1}}}}
+    (sentence,) = slices_in_words(slices)
+    assert "visit_date" in sentence and slices_in_words(EVALUATION["slices"]) == []
+    card = card_of({**EVALUATION, "slices": slices})
+    assert sentence in card and "by visit_date" not in card
+
+
+def test_baselines_of_folds_are_means_of_those_that_all_folds_have():
+    folds = []
+    for score in (0.5, 0.7):
+        models = {"majority": {"accuracy": score}, f"only {score}": {"accuracy": 1.0}}
+        folds.append({"baselines": {"splits": {"dev": models}, "skipped": ""}})
+    assert mean_baselines(folds)["splits"] == {"dev": {"majority": {"accuracy": 0.6}}}
+    assert mean_baselines([{}, folds[0]])["splits"] == {}
 
 
 def test_one_line_says_what_the_encoder_adds():

@@ -294,6 +294,7 @@ def divide(data: DatasetT, options: OwnFilesOptions, fold: Fold | None, by: By) 
     if not options.group_column:  # else, the columns of groups are known
         if warning := shared_values(data, by, options.ignore_columns):
             print(warning)
+            data = dataclasses.replace(data, warning=warning)
     return without_leaks(data, options.drop_leaks, " --drop_leaks train leaves them out of train.")
 
 
