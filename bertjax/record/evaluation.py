@@ -5,7 +5,7 @@ same numbers.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,18 +110,14 @@ def slices_in_words(slices: Mapping[str, Any]) -> list[str]:
     for split, columns in slices.items():
         for column, found in columns.items():
             if not found["rows"]:
-                sentences.append(_without_slices(split, column))
+                sentences.append(
+                    f"No value of {column} has {FEWEST_ROWS} labelled rows of {split}, so that "
+                    "there are no scores of slices."
+                )
     return sentences
 
 
-def _without_slices(split: str, column: str) -> str:
-    return (
-        f"No value of {column} has {FEWEST_ROWS} labelled rows of {split}, so that there are no "
-        "scores of slices."
-    )
-
-
-def class_scores(reports: Mapping[str, ClassReport]) -> dict[str, Any]:
+def class_scores(reports: Mapping[str, ClassReport | None]) -> dict[str, Any]:
     """Returns the scores of each class, label or entity type by split, as JSON values."""
     found = {}
     for split, report in reports.items():
@@ -130,14 +126,18 @@ def class_scores(reports: Mapping[str, ClassReport]) -> dict[str, Any]:
     return found
 
 
+def mean_scores(runs: Collection[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the means of the scores that all runs have."""
+    names = sorted(set.intersection(*map(set, runs)))
+    return {name: float(np.mean([run[name] for run in runs])) for name in names}
+
+
 def mean_baselines(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the means of the scores of the baselines on the dev splits of several folds."""
-    folds = [_baselines(evaluation).get("dev", {}) for evaluation in evaluations]
-    means: dict[str, dict[str, float]] = {}
-    for name in set.intersection(*map(set, folds)):
-        metrics = set.intersection(*(set(fold[name]) for fold in folds))
-        means[name] = {key: float(np.mean([fold[name][key] for fold in folds])) for key in metrics}
-    splits = {"dev": means} if means else {}
+    folds = [_baselines(evaluation).get("dev") for evaluation in evaluations]
+    splits = {}
+    if all(folds):
+        splits["dev"] = {name: mean_scores([fold[name] for fold in folds]) for name in folds[0]}
     return {"skipped": "", **evaluations[0].get(BASELINES, {}), "splits": splits}
 
 
@@ -185,9 +185,9 @@ _SCORES = """
 |---|---|---|---|
 """
 _CLASSES = """
-### {split}: scores by class or label{rest}
+### {split}: scores of the (20 most frequent) labels
 
-| class or label | precision | recall | F1 | examples |
+| label | precision | recall | F1 | examples |
 |---|---|---|---|---|
 """
 _SLICES = """
@@ -211,7 +211,7 @@ def card_of(evaluation: Mapping[str, Any]) -> str:
     return text + scores_card(evaluation)
 
 
-def in_paragraphs(sentences: Sequence[str]) -> str:
+def in_paragraphs(sentences: Iterable[str]) -> str:
     """Returns sentences, which may hold texts of a user, as paragraphs of Markdown."""
     return "".join(f"\n{_cell(sentence)}\n" for sentence in sentences if sentence)
 
@@ -226,19 +226,15 @@ def _about_data(data: Mapping[str, Any]) -> Iterator[str]:
     counts = Counter(data["classes"])
     shown = [f"{name} ({count:,})" for name, count in counts.most_common(MOST_LABELS)]
     if shown:
-        more = ""
-        if len(counts) > MOST_LABELS:
-            more = f" and {len(counts) - MOST_LABELS:,} more"
-        yield f"The labels, with how often each is in train: {', '.join(shown)}{more}."
+        said = f"{counted(len(counts), 'label')}, with how often each is in train"
+        yield f"{said} (the {MOST_LABELS} most frequent): {', '.join(shown)}."
 
 
-def cautions(data: Mapping[str, Any]) -> list[str]:
-    """Returns sentences on what may make the scores better than those of new texts."""
-    sentences = []
+def cautions(data: Mapping[str, Any]) -> Iterator[str]:
+    """Yields sentences on what may make the scores better than those of new texts."""
     for split, count in data["leaked_rows"].items():
-        where = f"of {split}, equal or nearly so, found in train as well"
-        sentences.append(f"Leaks: {counted(count, 'row')} {where}.")
-    return [*sentences, data["warning"].replace("warning", "Warning", 1)]
+        yield f"Leaks: {counted(count, 'row')} of {split}, equal or nearly so, in train as well."
+    yield data["warning"]
 
 
 def scores_card(
@@ -257,11 +253,12 @@ def scores_card(
         text += _ROW.format(score_label(key), shown_score(key, value), interval, simple)
     text += in_paragraphs(evaluation.get("choices", ()))
     for split, rows in evaluation.get("by_class", {}).items():
-        text += _classes_card(split, rows)
+        text += _CLASSES.format(split=split)
+        for row in sorted(rows, key=lambda row: -row["support"])[:MOST_LABELS]:
+            text += _CLASS.format(**{**row, "name": _cell(row["name"])})
     for split, columns in evaluation["slices"].items():
         for name, found in columns.items():
             if not found["rows"]:
-                text += in_paragraphs([_without_slices(split, name)])
                 continue
             metric = found["metric"]
             score = score_label(f"{split}/{metric}")
@@ -270,18 +267,7 @@ def scores_card(
                 shown = shown_score(metric, row["scores"][metric])
                 interval = shown_interval(metric, row[INTERVALS])
                 text += _ROW.format(_cell(row["value"]), row["rows"], shown, interval)
-    return text
-
-
-def _classes_card(split: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    rest = ""
-    if len(rows) > MOST_LABELS:
-        rest = f" (the {MOST_LABELS} most frequent of {len(rows):,})"
-        rows = sorted(rows, key=lambda row: -row["support"])[:MOST_LABELS]
-    text = _CLASSES.format(split=split, rest=rest)
-    for row in rows:
-        text += _CLASS.format(**{**row, "name": _cell(row["name"])})
-    return text
+    return text + in_paragraphs(slices_in_words(evaluation["slices"]))
 
 
 def _cell(text: str) -> str:

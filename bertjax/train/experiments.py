@@ -16,7 +16,6 @@ import itertools
 import json
 import shutil
 import zipfile
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +57,7 @@ from bertjax.record.evaluation import (
     class_scores,
     in_paragraphs,
     mean_baselines,
+    mean_scores,
     scores_card,
     slices_in_words,
     slices_of,
@@ -74,7 +74,6 @@ from bertjax.record.predictions import (
     print_scores,
     read_intervals,
     read_scores,
-    score_label,
     shown_label_errors,
     splits_of,
     write_label_errors,
@@ -256,7 +255,7 @@ def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
     if len(scores) > 1:
         submission = getattr(config.options, "submission", None)
         of_all = of_mean if len(groups) == 1 else {}
-        sections = _runs_card(config, scores, best, grading_metric(task), of_mean)
+        sections = _runs_card(config, scores, best, of_mean.get("both", {}))
         hosts.on_first(lambda: publish(workdir, best, scores, submission, of_all, sections))
     if config.shots and len(scores) > 1:
         hosts.say(f"exported: {best}, the model of the first draw, which no score has chosen")
@@ -264,36 +263,17 @@ def _finetune(config: FinetuneConfig, session: Session) -> FinetuneResult:
 
 
 def _runs_card(
-    config: FinetuneConfig,
-    scores: dict[str, dict[str, float]],
-    best: str,
-    metric: str | None,
-    of_mean: Mapping[str, Intervals],
+    config: FinetuneConfig, scores: dict[str, dict[str, float]], best: str, of_mean: Intervals
 ) -> str:
     """Returns the section of a model card on several runs, of which `best` is exported."""
-    about = f"This is the model of {best}, one of {len(scores)} runs"
+    chosen = "the best on the dev split, so that its scores there are a little too good"
     if config.shots:
-        about = f"{about}, which no score has chosen."
-    elif metric and metric in scores[best]:
-        about = (
-            f"{about}: that with the best {score_label(metric)}, so that its score, as the best of "
-            "several, is a little too good."
-        )
-    else:
-        about = f"{about}, the first one."
+        chosen = "which no score has chosen"
+    about = in_paragraphs([f"This is the model of {best} of {len(scores)} runs, {chosen}."])
     if config.sweep or len(config.shot_counts) > 1:  # a mean of different settings says nothing
-        return f"\n## Several runs\n{in_paragraphs([about])}"
-    covered = [*of_mean][-1:]  # the widest interval
-    intervals = of_mean[covered[0]] if covered else {}
-    evaluation = {"scores": _means(scores), INTERVALS: intervals, "slices": {}}
-    table = scores_card(evaluation, f"Means over {len(scores)} runs", "mean")
-    return f"{table}{in_paragraphs([about])}"
-
-
-def _means(runs: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Returns the means of the scores that all runs have."""
-    keys = set.intersection(*map(set, runs.values()))
-    return {key: float(np.mean([scores[key] for scores in runs.values()])) for key in sorted(keys)}
+        return f"\n## Several runs\n{about}"
+    evaluation = {"scores": mean_scores(scores.values()), INTERVALS: of_mean, "slices": {}}
+    return scores_card(evaluation, f"Means over {len(scores)} runs", "mean") + about
 
 
 def _by_shots(
@@ -560,10 +540,10 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
         of_folds = [read_json_or_empty(workdir / name / EVALUATION) for name in folds]
         evaluation = {
             "data": _data_of_folds(read_json_or_empty(workdir / ALL / EVALUATION), of_folds),
-            "scores": _means(folds),
+            "scores": mean_scores(folds.values()),
             INTERVALS: of_rows,
             BASELINES: mean_baselines(of_folds),
-            "by_class": class_scores({"dev": report} if report else {}),
+            "by_class": class_scores({"dev": report}),
             "slices": {},
         }
         if pooled:
@@ -580,8 +560,8 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
         print_scores(folds, task, None, found, of_mean)
         for sentence in slices_in_words(evaluation["slices"]):
             print(sentence)
-        if line := baselines_in_words(evaluation, grading_metric(task)):
-            print(f"{config.folds} folds: {line}")
+        line = baselines_in_words(evaluation, f"dev/{task.best_metric}")
+        print(f"{config.folds} folds: {line}")
         if judged:
             rows = judged.rows()
             write_label_errors(workdir / LABEL_ERRORS, rows)
@@ -601,15 +581,9 @@ def _data_of_folds(
     of_all: Mapping[str, Any], of_folds: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Returns the facts on all examples, with the leaks between the folds and their warning."""
-    facts = [evaluation.get("data", {}) for evaluation in of_folds]
-    leaked: Counter[str] = Counter()
-    for of_fold in facts:
-        leaked["the folds"] += of_fold.get("leaked_rows", {}).get("dev", 0)
-    return {
-        **of_all.get("data", {}),
-        "leaked_rows": +leaked,
-        "warning": facts[0].get("warning", ""),
-    }
+    leaked = sum(fold["data"]["leaked_rows"].get("dev", 0) for fold in of_folds)
+    between = {"leaked_rows": {"a fold": leaked} if leaked else {}}
+    return {**of_all["data"], **between, "warning": of_folds[0]["data"].get("warning", "")}
 
 
 def _write_predictions(workdir: Path, indices: dict[str, list[int]]) -> None:
