@@ -134,7 +134,7 @@ def mean_scores(runs: Collection[Mapping[str, float]]) -> dict[str, float]:
 
 def mean_baselines(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the means of the scores of the baselines on the dev splits of several folds."""
-    folds = [_baselines(evaluation).get("dev") for evaluation in evaluations]
+    folds: list[Any] = [_baselines(evaluation).get("dev") for evaluation in evaluations]
     splits = {}
     if all(folds):
         splits["dev"] = {name: mean_scores([fold[name] for fold in folds]) for name in folds[0]}

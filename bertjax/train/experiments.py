@@ -267,7 +267,7 @@ def _runs_card(
 ) -> str:
     """Returns the section of a model card on several runs, of which `best` is exported."""
     chosen = "the best on the dev split, so that its scores there are a little too good"
-    if config.shots:
+    if config.shots or not any(key.startswith("dev") for key in scores[best]):
         chosen = "which no score has chosen"
     about = in_paragraphs([f"This is the model of {best} of {len(scores)} runs, {chosen}."])
     if config.sweep or len(config.shot_counts) > 1:  # a mean of different settings says nothing

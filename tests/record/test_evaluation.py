@@ -148,10 +148,10 @@ def test_a_column_without_slices_is_one_sentence_instead_of_an_empty_table():
     assert sentence in card and "by visit_date" not in card
 
 
-def test_baselines_of_folds_are_means_of_those_that_all_folds_have():
+def test_baselines_of_folds_are_means_of_the_scores_that_all_folds_have():
     folds = []
     for score in (0.5, 0.7):
-        models = {"majority": {"accuracy": score}, f"only {score}": {"accuracy": 1.0}}
+        models = {"majority": {"accuracy": score, f"only {score}": 1.0}}
         folds.append({"baselines": {"splits": {"dev": models}, "skipped": ""}})
     assert mean_baselines(folds)["splits"] == {"dev": {"majority": {"accuracy": 0.6}}}
     assert mean_baselines([{}, folds[0]])["splits"] == {}

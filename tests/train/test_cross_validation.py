@@ -83,7 +83,17 @@ def test_folds_predict_every_example_once_and_resume_with_the_same_bytes(
 
     evaluation = json.loads((folder / "evaluation.json").read_text())
     assert evaluation["scores"]["dev/accuracy"] == accuracy["mean"]
+    simple = evaluation["baselines"]["splits"]["dev"]["bag of words"]["accuracy"]
+    of_folds = [json.loads((folder / f"fold{i}/evaluation.json").read_text()) for i in (1, 2)]
+    of_folds = [fold["baselines"]["splits"]["dev"]["bag of words"] for fold in of_folds]
+    assert simple == pytest.approx(np.mean([fold["accuracy"] for fold in of_folds]))
+    assert "2 folds: baseline, held-out accuracy: majority" in printed
+    assert f"bag of words {100 * simple:.2f} %; this model" in printed
+    assert evaluation["data"]["splits"]["train"]["examples"] == 64
+    assert sum(row["support"] for row in evaluation["by_class"]["dev"]) == 64
     card = (folder / "model/README.md").read_text()
+    assert "\n# whole\n" in card and "# all" not in card
+    assert f"bag of words {100 * simple:.2f} % |" in card
     assert f"| held-out accuracy | {100 * accuracy['mean']:.2f} % |" in card
 
     calls = []
@@ -149,6 +159,8 @@ def test_each_seed_draws_its_own_shots_and_no_score_selects_a_model(
     widths = {name: np.ptp(bounds["dev/accuracy"]) for name, bounds in of_mean.items()}
     assert widths["both"] >= max(widths["rows"], widths["seeds"]) > 0
     printed = capsys.readouterr().out
+    card = (tmp_path / "run/model/README.md").read_text()
+    assert "## Means over 3 runs" in card and "seed0 of 3 runs, which no score has chosen" in card
     assert "95 %: both" in printed and "both: other models on other rows" in printed
     assert "train: 8 examples" in printed and "best by" not in printed
     assert "exported: seed0, the model of the first draw, which no score has chosen" in printed
