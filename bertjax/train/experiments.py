@@ -346,9 +346,11 @@ def publish(
         if (run / name).is_file():
             shutil.copyfile(run / name, workdir / name)
     card = workdir / MODEL / CARD
-    text = card.read_text(encoding="utf-8")
-    text = text.replace(f"\n# {in_markdown(best)}\n", f"\n# {in_markdown(workdir.name)}\n", 1)
-    write_text(card, text.replace(TRAINING, f"{sections}{TRAINING}", 1))
+    if card.is_file():  # a user may have deleted it
+        text = card.read_text(encoding="utf-8")
+        title = f"\n# {in_markdown(workdir.name)}\n"
+        text = text.replace(f"\n# {in_markdown(best)}\n", title, 1)
+        write_text(card, text.replace(TRAINING, f"{sections}{TRAINING}", 1))
     stored: dict[str, Any] = dict(scores)
     found = {name: read_intervals(workdir / name / SCORES) for name in scores}
     if any(found.values()):
@@ -581,9 +583,10 @@ def _data_of_folds(
     of_all: Mapping[str, Any], of_folds: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """Returns the facts on all examples, with the leaks between the folds and their warning."""
-    leaked = sum(fold["data"]["leaked_rows"].get("dev", 0) for fold in of_folds)
+    facts = [fold.get("data", {}) for fold in of_folds]
+    leaked = sum(of_fold.get("leaked_rows", {}).get("dev", 0) for of_fold in facts)
     between = {"leaked_rows": {"a fold": leaked} if leaked else {}}
-    return {**of_all["data"], **between, "warning": of_folds[0]["data"].get("warning", "")}
+    return {**of_all.get("data", {}), **between, "warning": facts[0].get("warning", "")}
 
 
 def _write_predictions(workdir: Path, indices: dict[str, list[int]]) -> None:

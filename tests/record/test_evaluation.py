@@ -13,10 +13,12 @@ from bertjax.record.evaluation import (
     slices_in_words,
     slices_of,
 )
+from bertjax.record.predictions import label_errors_in_words
 from bertjax.tasks import make_task
 from bertjax.tasks.classification import ClassifyOptions
 from bertjax.tasks.dataset import Dataset
 from bertjax.tasks.measures import NO_VALUE, scored_rows
+from bertjax.tasks.sources.label_columns import LabelForm, form_in_words
 from tests.scored_pairs import TASKS, pairs_of
 
 
@@ -165,3 +167,9 @@ def test_one_line_says_what_the_encoder_adds():
     without = {**EVALUATION, "baselines": {"splits": {}, "skipped": "There are none."}}
     assert baselines_in_words(without, "dev/accuracy") == "There are none."
     assert np.isfinite(EVALUATION["scores"]["dev/loss"])
+
+
+def test_one_is_singular(tmp_path):
+    assert label_errors_in_words(1, tmp_path).startswith("1 label of")
+    assert label_errors_in_words(1200, tmp_path).startswith("1,200 labels of")
+    assert form_in_words(LabelForm("multi_label", ("fever",))).startswith("1 label (fever)")

@@ -320,5 +320,9 @@ def test_the_leaks_of_the_best_run_of_several_are_in_the_workdir(tmp_path):
     for seed in ("seed1", "seed2"):
         (tmp_path / seed / "model").mkdir(parents=True)
         (tmp_path / seed / "leaks.jsonl").write_text(seed)
-    publish(tmp_path, "seed2", {"seed1": {}, "seed2": {}}, None, {})
+        (tmp_path / seed / "model/README.md").write_text(f"---\n# {seed}\n\n## Training\n\n")
+    for _ in range(2):  # the same command again
+        publish(tmp_path, "seed2", {"seed1": {}, "seed2": {}}, None, {}, "\nabout\n")
     assert (tmp_path / "leaks.jsonl").read_text() == "seed2"
+    card = (tmp_path / "model/README.md").read_text()
+    assert card == f"---\n# {tmp_path.name}\n\nabout\n\n## Training\n\n"

@@ -313,9 +313,10 @@ def test_all_kinds_of_tasks_keep_groups_and_their_own_together(kind, tmp_path):
 def test_a_column_whose_values_are_in_train_and_dev_is_named_with_its_share(tmp_path, capsys):
     rows = notes()
     path = write(tmp_path / "notes.csv", rows)
-    make_task("classify", ClassifyOptions(train=path))
+    task = make_task("classify", ClassifyOptions(train=path))
     said = capsys.readouterr().out
     assert " of 40 values of patient are in train and dev; give --group_column patient" in said
+    assert task.data.warning and task.data.warning in said
     make_task("classify", ClassifyOptions(train=path, ignore_columns=("patient",)))
     assert "--group_column" not in capsys.readouterr().out
 
