@@ -227,6 +227,10 @@ def write_files(folder, sentences):
     for name in ("a", "b"):
         rows = [(text, "yes" if text[0] < "e" else "no") for text in sentences[:24]]
         write_table(folder / f"{name}.csv", ("text", "label"), rows)
+    notes = [
+        (text, f"p{i % 8}", "ill" if i % 8 < 4 else "well") for i, text in enumerate(sentences[:24])
+    ]
+    write_table(folder / "notes.csv", ("note", "patient", "label"), notes)
     pairs = list(zip(sentences[:24], sentences[24:48], strict=True))
     write_table(folder / "pairs.csv", ("anchor", "positive"), pairs)
     scored = [(*pair, i % 6) for i, pair in enumerate(pairs)]
