@@ -8,11 +8,13 @@ the TF-IDF of words (of characters in scripts without spaces), as scikit-learn c
 import dataclasses
 import functools
 import itertools
+import time
 import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bertjax.tasks.dataset import Example
+from bertjax.tasks.definition import changed
 from bertjax.tasks.metrics import words_and_characters
 from bertjax.tasks.task import Task
 from bertjax.tasks.training_data import TrainingData
@@ -43,10 +45,12 @@ class Baselines:
     Attributes:
         task: the task, with its examples.
         data: the encoded train split.
+        began: when it was read, in seconds since 1970: the file is read again, if it is the same.
     """
 
     task: Task
     data: TrainingData
+    began: float = dataclasses.field(default_factory=time.time)
 
     @functools.cached_property
     def content(self) -> dict[str, Any]:
@@ -71,6 +75,9 @@ class Baselines:
         return {"rows": 0, "splits": {}, "skipped": f"There are no baselines: {reason}."}
 
     def _content(self) -> dict[str, Any]:
+        path = self.task.data.path("train")
+        if changed(path) > self.began:
+            raise ValueError(f"{path} has changed since the run began")
         examples: Iterable[Example] = self.task.data.examples("train")
         if self.data.chosen is not None:
             drawn = {*self.data.chosen.tolist()}

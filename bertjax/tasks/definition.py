@@ -141,12 +141,14 @@ def change_times(options: TaskOptions) -> Iterator[float]:
     for name in ("train", "dev", "test", "data_dir"):
         value = getattr(options, name, None)
         if value is not None:
-            path = Path(value).expanduser()
-            if not path.exists():
-                yield math.inf
-                return
-            for file in (path, *path.rglob("*")):
-                yield file.stat().st_mtime
+            yield changed(Path(value).expanduser())
+
+
+def changed(path: Path) -> float:
+    """Returns when a file or folder was changed last, in seconds since 1970; infinite: gone."""
+    if not path.exists():
+        return math.inf
+    return max(file.stat().st_mtime for file in (path, *path.rglob("*")))
 
 
 def files_of(options: OwnFilesOptions) -> dict[str, Path]:

@@ -109,7 +109,7 @@ def test_the_bilstm_is_what_lets_a_token_of_layer_0_see_others(tagger, tiny_conf
 
 
 @pytest.mark.slow
-def test_the_encoder_has_neither_dropout_nor_gradients(tagger, tiny_config):
+def test_the_encoder_has_no_dropout(tagger, tiny_config):
     config = dataclasses.replace(tiny_config, hidden_dropout_prob=0.5, classifier_dropout=0.0)
     model, params = tagger(config, layers=EVERY, kind="bilstm")
     inputs = rows((9,), 12)
@@ -121,9 +121,6 @@ def test_the_encoder_has_neither_dropout_nor_gradients(tagger, tiny_config):
         return outputs["logits"].sum()
 
     assert total(params, 0) == total(params, 1)
-    grads = jax.grad(total)(params, 0)
-    assert not any(np.any(x) for x in jax.tree.leaves(grads.pop("bert")))
-    assert all(np.any(x) for x in jax.tree.leaves(grads))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Baselines: those of scikit-learn by hand, for every kind of labels, and never an error."""
 
 import csv
+import os
 from pathlib import Path
 
 import numpy as np
@@ -144,3 +145,10 @@ def test_what_cannot_be_compared_is_a_sentence(files, tmp_path):
     (tmp_path / "train.csv").unlink()
     content = Baselines(task, data).content
     assert not content["splits"] and "train.csv" in content["skipped"]
+
+
+def test_a_train_file_that_changed_during_the_run_has_no_baselines(files):
+    task = make_task("classify", ClassifyOptions(**files, ignore_columns=("number",)))
+    baselines = Baselines(task, data_of(task))
+    os.utime(files["train"], (baselines.began + 60, baselines.began + 60))
+    assert files["train"] in baselines.content["skipped"]
