@@ -196,7 +196,9 @@ def listed(address: str) -> tuple[Any, list[BucketFile]]:
         # An ETag of S3 is not always an MD5: of encrypted files and of those uploaded in parts, it
         # is another number that looks like one.
         encoded = info.get("md5Hash")
-        md5 = base64.b64decode(encoded).hex() if encoded else None
+        md5 = None
+        if encoded:
+            md5 = base64.b64decode(encoded).hex()
         version = info.get("generation") or info.get("ETag") or info["size"]
         files.append(BucketFile(path, name, int(info["size"]), str(version), md5))
     if not files:

@@ -103,7 +103,9 @@ class Progress:
             return self.note
         speed = self.done / max(self.seconds, 1e-3)
         if self.unit == BYTES:
-            of = f" of {file_size(self.total)}" if self.total else ""
+            of = ""
+            if self.total:
+                of = f" of {file_size(self.total)}"
             return f"{file_size(self.done)}{of}, {file_size(speed)}/s"
         if not self.unit:
             return ""

@@ -88,7 +88,9 @@ class TrainTokenizerConfig(Checked):
         super().__post_init__()
         _check_encoding(self.encoding)
         # A vocabulary has five special tokens and at least one character (bpe: all 256 bytes).
-        smallest = 261 if self.kind in ("bpe", "modernbert") else 6
+        smallest = 6
+        if self.kind in ("bpe", "modernbert"):
+            smallest = 261
         if self.vocab_size < smallest:
             raise ValueError(f"vocab_size={self.vocab_size} must be at least {smallest}.")
         if self.kind != "wordpiece":

@@ -54,7 +54,9 @@ def connect(config: DistributedConfig, meeting_place: Path) -> None:
     known = _rank(config)
     if (known is None and not _on_tpu()) or jax.distributed.is_initialized():
         return
-    mark = Waiting(meeting_place, *known) if known else None
+    mark = None
+    if known:
+        mark = Waiting(meeting_place, *known)
     arrived = threading.Event()
     detection = "deactivate"
     if config.coordinator_address is None:

@@ -117,7 +117,9 @@ def evaluate(
             own, examples, _ = from_file(
                 own, file, columns, label_separator, pretrained.description
             )
-            where = file if isinstance(data, str | Path) else "data"
+            where = "data"
+            if isinstance(data, str | Path):
+                where = file
             return _scores(pretrained, own, examples, where)
     options = OfficialOptions(
         data_dir=None if data_dir is None else str(data_dir),

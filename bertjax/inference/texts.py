@@ -90,7 +90,9 @@ def text_tuples(texts: Sequence[str | Sequence[str]], *, choices: bool = False) 
         needed = "(text, choice, choice), a text and at least two choices"
     tuples = []
     for index, element in enumerate(_elements(texts)):
-        parts = [element] if isinstance(element, str) else element
+        parts = element
+        if isinstance(element, str):
+            parts = [element]
         if not _are_texts(parts) or (len(parts) > 2) != choices:
             raise ValueError(f"texts[{index}] is {brief(repr(element), 60)}: give {needed}.")
         tuples.append(list(parts))

@@ -296,7 +296,9 @@ def state_of(
     elif state is None:
         is_exported = (workdir / MODEL / "config.json").is_file()
         is_done = step == total or (workdir / SCORES).is_file()
-        state = FINISHED if is_exported and is_done else STOPPED
+        state = STOPPED
+        if is_exported and is_done:
+            state = FINISHED
     position = f"step {step:,}"
     if total:
         position += f" of {total:,}"

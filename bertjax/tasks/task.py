@@ -278,7 +278,9 @@ class Task(abc.ABC):
             pairs = self.export(folder, split, pairs)
         with writing(path) as temporary, temporary.open("x", encoding="utf-8") as lines:
             for example, prediction in pairs:
-                given = {"input": dict(example.row)} if example.row else {}
+                given = {}
+                if example.row:
+                    given = {"input": dict(example.row)}
                 line = {"id": example.id, **given, **self.gold(example), **prediction}
                 line.pop(self.unwritten, None)
                 lines.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -137,7 +137,9 @@ def _say_settings(source: TokenizerFiles, actual: dict[str, Any]) -> None:
     name = source.tokenizer_class
     if source.kind == "WordPiece" and not (source.directory / CONFIG).is_file():
         name = name or "BertTokenizer"
-    defaults = _DEFAULTS.get(name, {}) if source.json else {}
+    defaults = {}
+    if source.json:
+        defaults = _DEFAULTS.get(name, {})
     for flag, value in (defaults | source.config).items():
         if flag in FLAGS and value not in (actual.get(flag, value), None):
             by = "" if flag in source.config else f", as transformers' {name} has by default"

@@ -167,7 +167,9 @@ def finetune(config: FinetuneConfig, clock: Clock | None = None) -> FinetuneResu
     """
     config = _resolved(config)
     with opened_run(config, clock or Clock(), direct=False) as (workdir, session):
-        run_all = _cross_validate if config.folds else _finetune
+        run_all = _finetune
+        if config.folds:
+            run_all = _cross_validate
         result = run_all(dataclasses.replace(config, workdir=str(workdir.path)), session)
         if (repository := config.push_to_hub) is not None:
             hosts.on_first_patiently(lambda: push_folder(result.directory, repository))

@@ -354,7 +354,9 @@ class FinetuningJob(Job):
         They are written to calibration.json, and a temperature to the data of the report.
         """
         split = splits_of(self.task, "dev")[0]
-        field = "temperature" if self.calibrates else "thresholds"
+        field = "thresholds"
+        if self.calibrates:
+            field = "temperature"
         held_out = self.held_out[split]
         fitted = held_out.calibration() if self.calibrates else held_out.thresholds()
 

@@ -338,7 +338,9 @@ def _rows(metadata: Metadata, length: int) -> float:
 
 def _lines_of_architecture(config: PretrainConfig, model: BertConfig) -> list[str]:
     """Returns a line on how the model of --init differs from the architecture in the config."""
-    ignored = () if config.dropout is None else DROPOUT_FIELDS
+    ignored = DROPOUT_FIELDS
+    if config.dropout is None:
+        ignored = ()
     changes = differences(dataclasses.asdict(model), dataclasses.asdict(config.model), ignored)
     if not changes:
         return []

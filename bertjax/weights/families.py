@@ -195,7 +195,9 @@ def _thetas(values: Mapping[str, Any]) -> dict[str, float]:
     scaled = values.get("rope_scaling")
     thetas = {}
     for name, kind in _ROPE_KINDS.items():
-        own = rope.get(kind) if isinstance(rope, dict) else rope
+        own = rope
+        if isinstance(rope, dict):
+            own = rope.get(kind)
         if not isinstance(own, dict | None) or not isinstance(rope, dict):
             raise ValueError(f"rope_parameters={brief(rope)}: it must map {kind} to its settings.")
         own = own or {}

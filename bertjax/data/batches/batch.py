@@ -155,7 +155,9 @@ def encode_feature(feature: Feature) -> bytes:
     kind = _NONE
     count = 0
     if feature.labels is not None:
-        kind = _FLOAT if feature.labels.dtype.kind == "f" else _INT
+        kind = _INT
+        if feature.labels.dtype.kind == "f":
+            kind = _FLOAT
         labels = feature.labels.astype(_TYPES[kind]).tobytes()
         count = len(feature.labels)
     sequences = len(feature.lengths)

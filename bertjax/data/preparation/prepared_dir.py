@@ -480,7 +480,9 @@ def check_enough(
     The message says `inputs`, and `counts`: how often text was left out, by reason.
     """
     if not splits:
-        left_out = f" Left out: {dict(counts)}." if counts else ""
+        left_out = ""
+        if counts:
+            left_out = f" Left out: {dict(counts)}."
         name, size, *_ = inputs[0]
         raise TooLittleText(
             f"The input contains no text: it consists of {len(inputs)} files or data sets, the "

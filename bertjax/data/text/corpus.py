@@ -315,7 +315,9 @@ class Corpus:
             if text and "\\u" in line:
                 text = self._without_surrogates(where, text)
             # WikiExtractor's JSON repeats the title as the first line, as its XML does.
-            title = record.get("title") if "url" in record else None
+            title = None
+            if "url" in record:
+                title = record.get("title")
             if not isinstance(title, str):
                 title = None
             yield from self._from_text(text, title)

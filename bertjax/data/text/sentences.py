@@ -229,7 +229,9 @@ def sentences_of(document: Document) -> list[str]:
     """Returns the non-empty sentences of `document`; each run of white space becomes one space."""
     text, layout = document
     paragraphs = _paragraphs(text) if layout == "prose" else text.split("\n")
-    split = normalise if layout == "lines" else split_sentences
+    split = split_sentences
+    if layout == "lines":
+        split = normalise
     sentences: list[str] = []
     for paragraph in paragraphs:
         sentences += split(paragraph)

@@ -487,7 +487,9 @@ def _text(value: Any, key: str, where: str) -> str:
 
 
 def _get(value: Any, key: str, kind: type, where: str) -> Any:
-    field = value.get(key) if isinstance(value, dict) else None
+    field = None
+    if isinstance(value, dict):
+        field = value.get(key)
     if not isinstance(field, kind):
         needed = "a list" if kind is list else "a text"
         state = "is missing" if field is None else f"is {brief(repr(field), 40)}"
@@ -531,7 +533,9 @@ def _make_qa(options: QaOptions, fold: Fold | None) -> SpanTask:
     files = files_of(options)
     if not files:
         raise ValueError("--task=qa reads your own files: give --train, --dev or --test.")
-    bad_rows = "skip" if options.skip_bad_rows else "refuse"
+    bad_rows = "refuse"
+    if options.skip_bad_rows:
+        bad_rows = "skip"
     apart = {*options.dividing_columns}.difference(_READ)
     ignored = (*options.ignore_columns, *apart)
     data = read_questions(files, bad_rows, can_skip=True, ignored=ignored)
