@@ -100,7 +100,7 @@ def folders(place: Path) -> dict[str, Folder]:
     def pretrain(workdir: Path, source: Path = data, *flags: object) -> Any:
         paths = ("--config", place / "config.py", "--data", source, "--workdir", workdir)
         run("pretrain", *paths, *flags)
-        (workdir / "model" / "README.md").unlink()  # it names the folder of the data
+        _forget_card(workdir / "model")
         return run_facts(workdir)
 
     def on_data(source: Path) -> Any:
@@ -114,7 +114,7 @@ def folders(place: Path) -> dict[str, Folder]:
         files = ("--train", place / "train.jsonl", "--dev", place / "dev.jsonl", "--init", model)
         sizes = ("--max_length", 32, "--batch_size", 8, "--num_epochs", 3)
         run("finetune", "--task", "classify", *files, *sizes, "--unroll", 1, "--workdir", workdir)
-        (workdir / "model" / "README.md").unlink()
+        _forget_card(workdir / "model")
         return run_facts(workdir)
 
     finetune(place / "tuned")
@@ -126,6 +126,12 @@ def folders(place: Path) -> dict[str, Folder]:
         "pretraining": Folder(place / "run", pretrain),
         "fine-tuning": Folder(place / "tuned", finetune),
     }
+
+
+def _forget_card(model: Path) -> None:
+    """Removes the model card, which names the folder of the data, and its checksum."""
+    (model / "README.md").unlink()
+    (model / "checksums.json").unlink()
 
 
 def _interrupt(workdir: Path) -> None:
