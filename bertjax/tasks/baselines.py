@@ -11,6 +11,7 @@ import itertools
 import time
 import warnings
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from bertjax.tasks.dataset import Example
@@ -76,7 +77,7 @@ class Baselines:
 
     def _content(self) -> dict[str, Any]:
         path = self.task.data.path("train")
-        if changed(path) > self.began:
+        if isinstance(path, Path) and changed(path) > self.began:  # else, of a dataset of the Hub
             raise ValueError(f"{path} has changed since the run began")
         examples: Iterable[Example] = self.task.data.examples("train")
         if self.data.chosen is not None:

@@ -1,6 +1,7 @@
 """Baselines: those of scikit-learn by hand, for every kind of labels, and never an error."""
 
 import csv
+import dataclasses
 import os
 from pathlib import Path
 
@@ -152,3 +153,10 @@ def test_a_train_file_that_changed_during_the_run_has_no_baselines(files):
     baselines = Baselines(task, data_of(task))
     os.utime(files["train"], (baselines.began + 60, baselines.began + 60))
     assert files["train"] in baselines.content["skipped"]
+
+
+def test_a_dataset_that_is_no_file_has_the_baselines_of_its_rows(files):
+    task = make_task("classify", ClassifyOptions(**files, ignore_columns=("number",)))
+    expected = content_of(task)
+    source = dataclasses.replace(task.data, files={split: split for split in task.data.files})
+    assert content_of(dataclasses.replace(task, source=source)) == expected
