@@ -9,6 +9,7 @@ evaluate-v2.0.py (Rajpurkar et al. 2016; 2018).
 """
 
 import itertools
+import math
 import operator
 import re
 import string
@@ -331,8 +332,10 @@ def ndcg(ranked: Sequence[float], gains: Iterable[float], k: int) -> float:
 
 
 def _discounted(gains: Sequence[float]) -> float:
-    discounts = 1 / np.log2(np.arange(2, len(gains) + 2))
-    return float(np.array(gains) @ discounts)
+    total = 0.0
+    for rank, gain in enumerate(gains, 1):  # in trec_eval's order, so that all bits are the same
+        total += gain / math.log2(1 + rank)
+    return total
 
 
 def mrr(ranked: Sequence[float], k: int) -> float:

@@ -23,6 +23,7 @@ from bertjax.tasks.metrics import (
     average_precision,
     mrr,
     ndcg,
+    pearson_spearman,
     ranked_gains,
     regression_metrics,
 )
@@ -83,6 +84,7 @@ class RerankTask(Task):
 
     Attributes:
         num_texts: the number of passages of a training example.
+        highest: the label that becomes 1 in training; others are divided by it.
         options: the user's options of the training, in which `loss` is not None.
         activation: the name of the function of a logit that is the score, in `ACTIVATIONS`.
         weights: the factors of the model's outputs, whose sum is the logit.
@@ -91,6 +93,7 @@ class RerankTask(Task):
     """
 
     num_texts: int = 1
+    highest: float = 1.0
     options: RerankOptions = RerankOptions(loss="binary")
     activation: str = "Sigmoid"
     weights: tuple[float, ...] = (1.0,)
@@ -118,7 +121,7 @@ class RerankTask(Task):
 
         Raises:
             ValueError: a text is empty, there are more or fewer passages than in other examples, or
-                the label is not between 0 and 1.
+                the label is below 0.
         """
         sequences = self._sequences(example, tokenizer, max_length)
         if len(sequences) != self.num_texts:
@@ -127,17 +130,19 @@ class RerankTask(Task):
                 f"{self.num_texts - 1}: give every row the same number."
             )
         label: Any = example.label
-        if label is not None and not 0 <= label <= 1:
+        if label is None:
+            return [feature_of(sequences, None)]
+        if not label >= 0:
             raise ValueError(
-                f"{example.where}: the label {label:g} is not between 0, for passages that do not "
-                "answer the query, and 1, for those that do: scale the labels."
+                f"{example.where}: the label {label:g} is below 0, the label of passages that do "
+                "not answer the query: give higher labels to those that do."
             )
-        values = (
-            example.scores
-            if self.options.loss in DISTILLED
-            else (label, *[0.0] * len(example.choices))
-        )
-        return [feature_of(sequences, None if label is None else np.array(values, np.float32))]
+        if self.options.loss in DISTILLED:
+            values = example.scores
+        else:
+            # A dev split may have a higher label than the train split.
+            values = (min(label / self.highest, 1.0), *[0.0] * len(example.choices))
+        return [feature_of(sequences, np.array(values, np.float32))]
 
     def features_to_predict(
         self, example: Example, tokenizer: Tokenizer, max_length: int
@@ -184,7 +189,8 @@ class RerankTask(Task):
 
         The labels of all passages with the same query are the gains of its ranking; negatives have
         0. As in trec_eval, a query without a positive has 0. If no query has two passages, as in
-        pairs of sentences with scores, the metrics are those of regression.
+        pairs of sentences with scores, the metrics are those of regression; with labels above 1,
+        which have another scale than the scores, correlations alone.
         """
         rows = []
         for example, prediction in pairs:
@@ -193,10 +199,13 @@ class RerankTask(Task):
                 rows.append(passages)
         if values := query_scores(rows):
             return dict(zip(METRICS, np.mean(values, axis=0).tolist(), strict=True))
-        singles = [(row.label, row.scores[0]) for row in rows]
-        if singles:
-            return regression_metrics(*zip(*singles, strict=True))
-        return {}
+        labels = [row.label for row in rows]
+        scores = [row.scores[0] for row in rows]
+        if not rows:
+            return {}
+        if max(labels) > 1:
+            return pearson_spearman(labels, scores)
+        return regression_metrics(labels, scores)
 
     def metric_names(self) -> list[str]:
         return [*METRICS]
@@ -329,7 +338,19 @@ def make_reranking(options: RerankOptions, fold: Fold | None) -> RerankTask:
         options=dataclasses.replace(options, loss=loss),
         source=data,
         num_texts=1 + count,
+        highest=1.0 if loss in DISTILLED else _highest(data),
     )
+
+
+def _highest(data: OwnDataset) -> float:
+    """Returns the highest label of the train split, at least 1; if it is above 1, prints it."""
+    highest = 1.0
+    for example in data.examples("train"):
+        label: Any = example.label
+        highest = max(highest, label)
+    if highest > 1:
+        print(f"labels: 0 to {highest:g}; the model learns scores of label / {highest:g}")
+    return highest
 
 
 def _with_positives(data: OwnDataset) -> OwnDataset:

@@ -265,6 +265,52 @@ def test_metrics_are_those_of_pytrec_eval_by_the_rules_of_beir(seed, tmp_path, c
         assert not same or before[1] < after[1] or (before[1] == after[1] and before[2] > after[2])
 
 
+@pytest.mark.slow
+@pytest.mark.parity
+def test_graded_scores_of_1000_random_collections_are_exactly_those_of_pytrec_eval(tmp_path):
+    """Grades from 0 to 3, ties of scores, and passages that are in no file, bit for bit."""
+    library = pytest.importorskip("pytrec_eval")
+    measures = {"ndcg_cut.10", "recip_rank", "recall.100"}
+    embed = {"query": bag_of_words, "document": bag_of_words}
+    ties = 0
+    for seed in range(1000):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        judged = graded_collection(folder, np.random.default_rng(seed))
+        ours = beir_collection(folder, "test")
+        ranking = ours.rank(embed, cosine=False)
+        found = dict(zip(judged, ours.scores_of_queries(ranking), strict=True))
+        theirs = library.RelevanceEvaluator(judged, measures).evaluate(ranking)
+        for query, (ndcg, mrr, recall) in found.items():
+            ties += len({*ranking[query].values()}) < len(ranking[query])
+            expected = theirs[query]
+            assert ndcg == expected["ndcg_cut_10"], (seed, query)
+            assert recall == expected["recall_100"], (seed, query)
+            reciprocal = expected["recip_rank"]
+            assert mrr == (reciprocal if reciprocal >= 0.1 else 0), (seed, query)
+        means = np.mean([*found.values()], axis=0)
+        assert [*ours.score(ranking).values()] == means.tolist()
+        shutil.rmtree(folder)
+    assert ties > 4000
+
+
+def graded_collection(folder, rng):
+    """Writes 40 passages and 5 queries; returns {query id: {passage id: grade}}."""
+    ids = [f"{i}" for i in rng.permutation(100)]
+    texts = [" ".join(rng.choice(WORDS, 3)) for _ in range(45)]
+    rows = [{"_id": id, "text": text} for id, text in zip(ids, texts, strict=False)]
+    write_rows(folder / "corpus.jsonl", rows[:40])
+    write_rows(folder / "queries.jsonl", rows[40:])
+    judged = {}
+    for query in ids[40:45]:
+        passages = rng.choice([*ids[:40], *ids[45:50]], rng.integers(1, 30), replace=False)
+        grades = rng.integers(0, 4, len(passages)).tolist()
+        judged[query] = dict(zip(map(str, passages), grades, strict=True))
+    triples = [(query, id, x) for query, grades in judged.items() for id, x in grades.items()]
+    write_judgements(folder, triples)
+    return judged
+
+
 @pytest.mark.parametrize("header", ["query-id\tcorpus-id\tscore", "qid\tQ0\tdocid\trel", None])
 @pytest.mark.parametrize(
     ("query", "passage"),

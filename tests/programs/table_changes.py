@@ -598,8 +598,8 @@ def meaning_of_row(task: str, file: File, row: Row, name: str) -> tuple:
     number = {"true": 1, "false": 0}.get(str(number).lower(), number)  # of pairs, these are scores
     number = as_number(number) if "number" in values else None
     # In evaluation, labels are gains, of any size.
-    if task == "rerank" and name == "train" and number is not None and not 0 <= number <= 1:
-        raise Undefined("a label that is not between 0 and 1")
+    if task == "rerank" and name == "train" and number is not None and not number >= 0:
+        raise Undefined("a label below 0")
     return text, pair, negatives if scores else tuple(sorted(negatives)), number, scores
 
 

@@ -16,7 +16,7 @@ from bertjax.tasks.classification import (
 )
 from bertjax.tasks.dataset import Example
 from bertjax.tasks.embedding import SimilarityTask
-from bertjax.tasks.reranking import RerankTask
+from bertjax.tasks.reranking import RerankOptions, RerankTask, make_reranking
 from bertjax.tasks.sources.columns import Columns
 from tests.inference.test_pretrained import with_config
 
@@ -49,6 +49,41 @@ def test_metrics_are_means_over_queries_of_all_their_rows():
     assert single["pearson"] == pytest.approx(1) and "map" not in single
 
 
+def test_grades_are_gains_of_ndcg_and_any_grade_above_0_is_a_positive():
+    task = RerankTask(name="rerank")
+    grades = {"x": 1.0, "y": 3.0, "z": 0.0}
+    scores = {"x": 0.9, "y": 0.1, "z": 0.5}
+    pairs = [(example("q", text, grades[text]), scored(scores[text])) for text in grades]
+    ranked = 1 + 3 / np.log2(4)
+    ideal = 3 + 1 / np.log2(3)
+    assert task.score(pairs) == pytest.approx(
+        {"ndcg_at_10": ranked / ideal, "mrr_at_10": 1, "map": (1 + 2 / 3) / 2}
+    )
+    # Without rankings, scores from 0 to 1 have no errors in the unit of grades.
+    singles = [(example(text, "p", grade), scored(grade / 3)) for text, grade in grades.items()]
+    assert task.score(singles) == pytest.approx(
+        {"pearson": 1, "spearman": 1, "pearson_spearman": 1}
+    )
+
+
+def test_labels_up_to_the_highest_of_the_train_split_are_learned_as_0_to_1(
+    tmp_path, tokenizer, capsys
+):
+    grades = {"train": (0, 1, 3), "dev": (0, 1, 5)}
+    files = {}
+    for split, labels in grades.items():
+        rows = [{"query": "ab", "passage": f"cd {x}", "label": x} for x in labels]
+        files[split] = str(rows_file(tmp_path / f"{split}.jsonl", *rows))
+    task = make_reranking(RerankOptions(**files), None)
+    assert "labels: 0 to 3; the model learns scores of label / 3" in capsys.readouterr().out
+    for split, expected in (("train", [0, 1 / 3, 1]), ("dev", [0, 1 / 3, 1])):
+        found = []
+        for row in task.data.examples(split):
+            (feature,) = task.features(row, tokenizer, 16)
+            found.append(feature.labels.item())
+        assert found == pytest.approx(expected)
+
+
 def test_candidates_are_ranked_and_the_first_of_equal_ones_is_first():
     task = RerankTask(name="rerank", activation="Identity")
     logits = [{"logits": np.array([x], np.float32)} for x in (1, 3, 3, -2)]
@@ -61,7 +96,8 @@ def test_candidates_are_ranked_and_the_first_of_equal_ones_is_first():
 @pytest.mark.parametrize(
     ("changes", "row", "message"),
     [
-        ({}, example("q", "p", 1.5), "the label 1.5 is not between 0, .* and 1"),
+        ({}, example("q", "p", -1.0), "the label -1 is below 0"),
+        ({}, example("q", "p", float("nan")), "the label nan is below 0"),
         ({"num_texts": 3}, example("q", "p", 1.0, "n"), "has 1 negatives, but the first row has 2"),
         ({}, example("q", " ", 1.0), "a text is empty"),
         ({}, example("q", None, 1.0), "there is only one text: give the passage"),

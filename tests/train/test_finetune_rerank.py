@@ -173,6 +173,31 @@ def test_scores_in_cross_encoder_are_ours(loss, config, result, sentences, tmp_p
 
 
 @pytest.mark.slow
+def test_grades_of_passages_are_learned(one_layer, sentences, tmp_path):
+    """The first word of a passage is its grade, from 0 to 3."""
+    words = ("hij", "abc", "cde", "fgh")
+    rows = [
+        {"query": query, "passage": f"{word} {query}", "grade": grade}
+        for query in sentences[:60]
+        for grade, word in enumerate(words)
+    ]
+    trained = bertjax.finetune(
+        task="rerank",
+        train=rows,
+        init=str(one_layer),
+        workdir=str(tmp_path / "run"),
+        max_length=64,
+        num_epochs=12,
+        optimizer=RATE,
+    )
+    assert trained.scores["dev/ndcg_at_10"] > 0.95
+    query = sentences[70]
+    ranked = trained.model.rerank(query, [f"{word} {query}" for word in words])
+    assert [row["index"] for row in ranked] == [3, 2, 1, 0]
+    assert bertjax.evaluate(trained.model, data=rows)["ndcg_at_10"] > 0.95
+
+
+@pytest.mark.slow
 @pytest.mark.exhaustive
 def test_labels_of_passages_are_learned_from_a_reranker(result, sentences, tmp_path):
     """A further training keeps the activation of the reranker that it starts from."""
