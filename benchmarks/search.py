@@ -311,12 +311,13 @@ class Bertjax:
     def rank(self, model: str) -> tuple[Any, Any]:
         """Ranks all paragraphs for each question; returns the collection and the ranking."""
         import bertjax
-        from bertjax.inference.retrieval import beir_collection, embedders
+        from bertjax.inference.indexes import index_of
+        from bertjax.inference.retrieval import beir_collection
 
         collection = beir_collection(self.args.data, "test")
         loaded = bertjax.load_pretrained(model, "encoder").loaded
-        embed = embedders(loaded, max_length=self.args.max_length)
-        return collection, collection.rank(embed)
+        kind = index_of(loaded, max_length=self.args.max_length)
+        return collection, collection.rank(kind.open)
 
     def evaluate(self, model: str) -> dict[str, float]:
         collection, ranking = self.rank(model)

@@ -7,11 +7,10 @@ also count without a margin.
 """
 
 import dataclasses
-import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -21,9 +20,9 @@ from bertjax.base import command_line, signals
 from bertjax.base.checked import AtLeast0, Checked, Count
 
 if TYPE_CHECKING:
-    from bertjax.inference.output_files import PartialLines
+    from bertjax.inference.output_files import PartialFolder, PartialLines
     from bertjax.inference.pretrained import Pretrained
-    from bertjax.inference.retrieval import Passage
+    from bertjax.inference.retrieval import Index, Passage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,9 +84,8 @@ def run(config: MineConfig) -> None:
     """
     from bertjax.devices.compilation import start_command
     from bertjax.inference import output_files as files
-    from bertjax.inference.embedder import write_vectors
+    from bertjax.inference.indexes import index_of
     from bertjax.inference.pretrained import load_pretrained
-    from bertjax.inference.retrieval import embedders
 
     local = start_command(config, "queries", "corpus")
     texts = _read_texts(config, local)
@@ -95,24 +93,47 @@ def run(config: MineConfig) -> None:
     reranker: Any = None
     if config.reranker is not None:
         reranker = load_pretrained(config.reranker)
-    embed = embedders(model.loaded, normalize=True, max_length=config.max_length)
+    kind = index_of(model.loaded, cosine=True, max_length=config.max_length)
     identity = {
         "config": dataclasses.asdict(config),
-        "settings": [embedder.settings for embedder in embed.values()],
+        "settings": [embedder.settings for embedder in kind.encoders.values()],
         "models": [model.identity, reranker and reranker.identity],
         "files": [files.file_identity(path) for path in (local.queries, local.corpus) if path],
     }
     output = Path(config.output)
-    kept = output.with_name(f".{output.name}.vectors")  # until all is written
-    opened = functools.partial(files.PartialVectors, size=embed["document"].size)
-    with files.continued(kept, identity, opened, lambda path, _: path.unlink()) as partial:
-        write_vectors(embed["document"], texts.texts, partial, output)
-        vectors = np.load(partial.path, mmap_mode="r")
-        miner = _Miner(config, texts, embed["query"], vectors, reranker)
+    kept = output.with_name(f".{output.name}.index")  # until all is written
+    with files.continued(kept, identity, files.PartialFolder, _remove) as folder:
+        index = kind.open(folder.path, len(texts.texts))
+        _fill(index, texts.texts, folder, output)
+        miner = _Miner(config, texts, index, reranker)
         with files.continued(output, identity, files.PartialLines) as lines:
             rows = miner.write(lines)
     missing = sum(map(len, texts.positives.values())) - rows
     print(f"{rows:,} rows written to {output}; {missing:,} pairs have too few negatives")
+
+
+def _remove(partial: Path, output: Path) -> None:
+    from bertjax.inference.output_files import remove
+
+    remove(partial)
+
+
+def _fill(index: "Index", texts: list[str], folder: "PartialFolder", output: Path) -> None:
+    """Adds those texts to an index in `folder` that an interrupted command has not added."""
+    from bertjax.base.progress import progress
+    from bertjax.inference.embedder import windows
+
+    if folder.done:
+        print(f"continuing {output} after {folder.done:,} texts", flush=True)
+    count = 0
+    with progress("embedding", len(texts), "texts") as state:
+        for window in windows(texts):
+            rows = np.arange(count, count + len(window))
+            count += len(window)
+            if count > folder.done:
+                index.add(rows, window)
+                folder.finished(count)
+            state.advance(len(window))
 
 
 class _Texts:
@@ -202,23 +223,21 @@ class _Candidates(NamedTuple):
 
 
 class _Miner:
-    """Finds the negatives of the queries in `texts`, whose embeddings are `vectors`.
+    """Finds the negatives of the queries in `texts`, which are all in `index`.
 
-    `embed` computes the embeddings of queries; without a `reranker`, their cosines are the scores.
+    Without a `reranker`, the scores of the index are the scores.
     """
 
     def __init__(
         self,
         config: MineConfig,
         texts: _Texts,
-        embed: Callable[[list[str]], np.ndarray],
-        vectors: np.ndarray,
+        index: "Index",
         reranker: "Pretrained | None",
     ):
         self._config = config
         self._texts = texts
-        self._embed = embed
-        self._vectors = vectors
+        self._index = index
         self._reranker = reranker
         most_positives = max(map(len, texts.positives.values()), default=0)
         needed = config.num_negatives
@@ -249,22 +268,20 @@ class _Miner:
         return rows
 
     def _candidates(self, queries: list[str]) -> list[_Candidates]:
-        from bertjax.inference.retrieval import fresh, search
-
-        embedded = self._embed(queries)
         searched = self._depth + self._texts.most_left_out
-        scores, indices = search(embedded, self._vectors, searched)
+        scores, indices = self._index.search(queries, searched)
+        positives_of = [[*self._texts.positives[query]] for query in queries]
+        of_positives = self._index.scores(queries, positives_of)
         candidates = []
         for row, query in enumerate(queries):
-            positives = [*self._texts.positives[query]]
-            cosines = fresh(self._vectors)[positives] @ embedded[row]
+            positives = positives_of[row]
             ranked = dict(zip(indices[row].tolist(), scores[row].tolist(), strict=True))
             for index in self._texts.left_out(query).difference(positives):
                 ranked.pop(index, None)
             others = dict(itertools.islice(ranked.items(), self._depth))
             for index in positives:
                 others.pop(index, None)
-            own = dict(zip(positives, cosines.tolist(), strict=True))
+            own = dict(zip(positives, of_positives[row].tolist(), strict=True))
             candidates.append(_Candidates(query, own, others))
         if self._reranker is not None:
             for of_query in candidates:

@@ -92,19 +92,16 @@ def run(config: SearchConfig) -> None:
     """
     from bertjax import weights
     from bertjax.devices.compilation import start_command
+    from bertjax.inference.indexes import index_of
     from bertjax.inference.pretrained import Pretrained
-    from bertjax.inference.retrieval import DEPTH, embedders
+    from bertjax.inference.retrieval import DEPTH
     from bertjax.record.labels import scores_text
 
     config = start_command(config, "retrieval_dir", "corpus", "queries", "qrels")
     collection = _collection(config)
     model = Pretrained(weights.load_model(config.model, "encoder"))
-    embed = embedders(model.loaded, **vars(part_of(config, VectorConfig)))
-    similarity = embed["query"].similarity
-    if similarity not in ("cosine", "dot"):
-        raise ValueError(f"{config.model} has similarity_fn_name={similarity}: give --pooling.")
-    depth = max(config.top_k, DEPTH)
-    ranking = collection.rank(embed, cosine=similarity == "cosine", depth=depth)
+    kind = index_of(model.loaded, **vars(part_of(config, VectorConfig)))
+    ranking = collection.rank(kind.open, depth=max(config.top_k, DEPTH))
     if config.output is not None:
         write_ranking(ranking, collection.queries, Path(config.output), config.top_k)
     if collection.is_judged:

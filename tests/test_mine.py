@@ -239,8 +239,10 @@ def test_an_interrupted_command_continues_to_the_same_bytes(config, monkeypatch,
     mined(config)
     whole = (tmp_path / "mined.jsonl").read_bytes()
     (tmp_path / "mined.jsonl").unlink()
-    kind = output_files.PartialVectors if fails == "embedding" else output_files.PartialLines
-    write, count = kind.write, 0
+    kind, name = output_files.PartialLines, "write"
+    if fails == "embedding":
+        kind, name = output_files.PartialFolder, "finished"
+    write, count = getattr(kind, name), 0
 
     def stops(self, *args):
         nonlocal count
@@ -250,7 +252,7 @@ def test_an_interrupted_command_continues_to_the_same_bytes(config, monkeypatch,
         return write(self, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(kind, "write", stops)
+        patch.setattr(kind, name, stops)
         with pytest.raises(KeyboardInterrupt):
             mined(config)
     kept = sorted(path.name for path in tmp_path.iterdir())

@@ -31,7 +31,13 @@ import jax
 import numpy as np
 
 import bertjax
-from bertjax.base.files import json_lines, naming_write_errors, writing
+from bertjax.base.files import (
+    json_lines,
+    naming_write_errors,
+    read_json,
+    write_json,
+    writing,
+)
 from bertjax.base.lock import Lock, scratch_folder
 from bertjax.base.printable import unfiltered
 from bertjax.base.process import need_output
@@ -158,7 +164,27 @@ class PartialVectors:
         self._file.close()
 
 
-Partial = TypeVar("Partial", PartialLines, PartialVectors)
+class PartialFolder:
+    """A partial folder, into which an interrupted run has written the first `done` texts."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        path.mkdir(exist_ok=True)
+        self._file = path / "done.json"
+        self.done = 0
+        if self._file.exists():
+            self.done = read_json(self._file)["texts"]
+
+    def finished(self, count: int) -> None:
+        """Records that the first `count` texts are written."""
+        write_json(self._file, {"texts": count})
+        self.done = count
+
+    def close(self) -> None:
+        """Does nothing, since no file is open."""
+
+
+Partial = TypeVar("Partial", PartialLines, PartialVectors, PartialFolder)
 
 
 @contextlib.contextmanager
@@ -169,6 +195,8 @@ def continued(
     finish: Callable[[Path, Path], None] = os.replace,
 ) -> Iterator[Partial]:
     """Yields an opened partial file, and turns it into `output` at the end of the `with` block.
+
+    The partial file may also be a folder.
 
     If the block raises ValueError, the input is wrong, and the partial file is deleted. After any
     other error or a kill, the same command continues the partial file.
@@ -198,7 +226,7 @@ def continued(
         hashes = "[0-9a-f]" * len(digest)
         for other in output.parent.glob(f"{glob.escape(output.name)}.{hashes}.partial"):
             if other != path:
-                other.unlink(missing_ok=True)
+                remove(other)
         if path.is_symlink():
             path.unlink()
         with naming_write_errors(output, "the finished part is kept, and --output is unchanged"):
@@ -208,10 +236,18 @@ def continued(
                     yield partial
                 finish(path, output)
             except ValueError:
-                path.unlink(missing_ok=True)
+                remove(path)
                 raise
     finally:
         lock.release()
+
+
+def remove(path: Path) -> None:
+    """Removes a partial file or folder, if it exists."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def file_identity(path: str | Path) -> list[Any]:

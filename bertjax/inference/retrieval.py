@@ -15,7 +15,7 @@ import mmap
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -225,6 +225,68 @@ Ranking = Mapping[str, Mapping[str, float]]
 Embed = Callable[[Sequence[str]], np.ndarray]
 
 
+class Index(Protocol):
+    """Passages as a model encodes them, in the files of a folder, and their scores for queries.
+
+    `N` queries are searched among `P` passages, whose places are numbered from 0.
+    """
+
+    def add(self, rows: np.ndarray, texts: Sequence[str]) -> None:
+        """Encodes passages, which get the places `rows`, int [len(texts)]."""
+
+    def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Finds the `k` passages with the highest scores for each query, exactly.
+
+        Returns the scores, float32 [N, min(k, P)], in descending order, and the places of the
+        passages, int32 of the same shape. Of equal scores, the lower place comes first. Raises
+        ValueError if a score is not finite.
+        """
+        ...
+
+    def scores(self, queries: Sequence[str], places: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Returns the scores of some passages for each query, float32 arrays like `places`."""
+        ...
+
+
+# A function (folder, number of passages) that opens an index; one that is there is continued.
+OpenIndex = Callable[[Path, int], Index]
+
+
+class DenseIndex:
+    """An `Index` of one vector per passage, in a file that is mapped into memory.
+
+    `embed` are functions as of `embedders`; scores are cosines, or dot products of the vectors.
+    """
+
+    def __init__(self, embed: Mapping[str, Embed], folder: Path, count: int, *, cosine: bool):
+        self._embed = embed
+        self._path = folder / "vectors.npy"
+        self._count = count
+        self._cosine = cosine
+
+    def add(self, rows: np.ndarray, texts: Sequence[str]) -> None:
+        vectors = self._embed["document"](texts)
+        if not self._path.exists():
+            shape = (self._count, vectors.shape[1])
+            np.lib.format.open_memmap(self._path, "w+", np.float32, shape)
+        np.load(self._path, mmap_mode="r+")[rows] = vectors
+
+    def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        vectors = np.load(self._path, mmap_mode="r")
+        return search(self._embed["query"](queries), vectors, k, cosine=self._cosine)
+
+    def scores(self, queries: Sequence[str], places: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        scores = []
+        embedded = self._embed["query"](queries)
+        for query, rows in zip(embedded, places, strict=True):
+            # Mapped anew, so that the pages that were read no longer count as memory in use.
+            passages = np.load(self._path, mmap_mode="r")[list(rows)]
+            if self._cosine:
+                query, passages = np.asarray(unit(query)), np.asarray(unit(passages))
+            scores.append(passages @ query)
+        return scores
+
+
 def search(
     queries: np.ndarray, corpus: np.ndarray, k: int, *, cosine: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -292,13 +354,19 @@ def fresh(x: np.ndarray) -> np.ndarray:
     return x
 
 
-def embedders(loaded: LoadedModel, **options: Any) -> dict[str, Embedder]:
+def embedders(
+    loaded: LoadedModel, *, max_length: int | Mapping[str, int] | None = None, **options: Any
+) -> dict[str, Embedder]:
     """Returns the embedders of the roles "query" and "document"; `options` are of `Embedder`.
 
     Texts get the prompts and lengths of these names, as from `encode_query` and `encode_document`
-    of sentence-transformers.
+    of sentence-transformers. `max_length` may also be {role: maximum length}.
     """
-    return {role: Embedder(loaded, prompt=role, **options) for role in ROLES}
+    encoders = {}
+    for role in ROLES:
+        length = max_length[role] if isinstance(max_length, Mapping) else max_length
+        encoders[role] = Embedder(loaded, prompt=role, max_length=length, **options)
+    return encoders
 
 
 class Collection:
@@ -382,21 +450,17 @@ class Collection:
                 )
         warn(queries, "passages with these ids are left out (see --keep_same_id)", same)
 
-    def rank(
-        self, embed: Mapping[str, Embed], *, cosine: bool = True, depth: int = DEPTH
-    ) -> Ranking:
+    def rank(self, open_index: OpenIndex, *, depth: int = DEPTH) -> Ranking:
         """Ranks the best `depth` passages for each query.
 
-        `embed` are functions as of `embedders`. The vectors are in a temporary file, so that memory
-        does not grow with the corpus.
+        The index is in a temporary folder, so that memory does not grow with the corpus.
         """
-        queries = embed["query"]([*self.queries.values()])
         with scratch_folder() as folder:
-            size = queries.shape[1]
-            vectors = self._embedded(folder / "vectors.npy", embed["document"], size)
-            scores, indices = search(queries, vectors, depth + 1, cosine=cosine)
+            index = open_index(folder, len(self._ids))
+            self._fill(index)
+            scores, places = index.search([*self.queries.values()], depth + 1)
         ranking = {}
-        for query, of_query, best in zip(self.queries, scores.tolist(), indices, strict=True):
+        for query, of_query, best in zip(self.queries, scores.tolist(), places, strict=True):
             ids = [self._ids[i] for i in best]
             passages = dict(zip(ids, of_query, strict=True))
             if not self._keeps_same_id:
@@ -404,18 +468,14 @@ class Collection:
             ranking[query] = dict([*passages.items()][:depth])
         return ranking
 
-    def _embedded(self, path: Path, embed: Embed, size: int) -> np.ndarray:
-        """Writes the vectors of the corpus in descending order of ids; maps them into memory."""
-        count = len(self._ids)
-        np.lib.format.open_memmap(path, "w+", np.float32, (count, size))
+    def _fill(self, index: Index) -> None:
+        """Adds the corpus to an index, in descending order of ids."""
         done = 0
-        with progress("embedding", count, "texts") as state:
+        with progress("embedding", len(self._ids), "texts") as state:
             for texts in windows(passage.whole for passage in read_passages(self._corpus)):
-                rows = self._rows[done : done + len(texts)]
-                np.load(path, mmap_mode="r+")[rows] = embed(texts)
+                index.add(self._rows[done : done + len(texts)], texts)
                 done += len(texts)
                 state.advance(len(texts))
-        return np.load(path, mmap_mode="r")
 
     def score(self, ranking: Mapping[str, Iterable[str]]) -> dict[str, float]:
         """Returns the means over the queries of nDCG@10, MRR@10 and recall@100, as fractions."""

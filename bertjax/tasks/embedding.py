@@ -37,11 +37,11 @@ RETRIEVAL_METRICS = ("ndcg_at_10", "mrr_at_10", "recall_at_100")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EmbedOptions(RetrievalOptions):
-    """Options of --task=embed: pairs of texts that belong together, or pairs with scores.
+class EmbedderOptions(RetrievalOptions):
+    """Options of all tasks that learn to find texts: temperature, prompts, a collection to search.
 
     Raises:
-        ValueError: an option has no effect with the loss or without another one.
+        ValueError: an option has no effect without another one.
     """
 
     table = TableKind(
@@ -55,21 +55,9 @@ class EmbedOptions(RetrievalOptions):
         words=COMPARED_WORDS,
     )
 
-    loss: (
-        Literal["contrastive", "symmetric", "simcse", "similarity", "cosent", "margin", "kl"] | None
-    ) = None
-    """Training loss, see docs/embeddings.md; None: contrastive, or similarity with scores."""
     temperature: Positive | None = None
-    """Temperature by which the loss divides cosines; --loss kl: scores; None: 0.05 (kl: 1)."""
-    false_negative_margin: float | None = None
-    """Texts of the batch nearer to the anchor than the positive minus this margin are no negatives;
-    None: all are."""
-    matryoshka: tuple[int, ...] = ()
-    """Sizes to which embeddings can be cut afterwards, such as 256 128; empty: none."""
-    pooling: Pooling | None = None
-    """How hidden states become an embedding; None: as in the files of --init, or mean."""
-    normalize: bool | None = None
-    """Whether the embeddings have length 1; None: as in the files of --init, or False."""
+    """Temperature by which the loss divides similarities; --loss kl: scores; None: 0.05 for
+    cosines, 1 for dot products and kl."""
     query_prompt: str | None = None
     """Text before the anchor, or the name of a prompt in --init; None: its prompt "query"."""
     document_prompt: str | None = None
@@ -79,14 +67,40 @@ class EmbedOptions(RetrievalOptions):
     keep_same_id: bool = False
     """Whether --retrieval_dir ranks the passage that has the id of the query."""
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.retrieval_dir is None and self.keep_same_id:
+            raise ValueError("keep_same_id has no effect without --retrieval_dir: add it.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbedOptions(EmbedderOptions):
+    """Options of --task=embed: pairs of texts that belong together, or pairs with scores.
+
+    Raises:
+        ValueError: an option has no effect with the loss or without another one.
+    """
+
+    loss: (
+        Literal["contrastive", "symmetric", "simcse", "similarity", "cosent", "margin", "kl"] | None
+    ) = None
+    """Training loss, see docs/embeddings.md; None: contrastive, or similarity with scores."""
+    false_negative_margin: float | None = None
+    """Texts of the batch nearer to the anchor than the positive minus this margin are no negatives;
+    None: all are."""
+    matryoshka: tuple[int, ...] = ()
+    """Sizes to which embeddings can be cut afterwards, such as 256 128; empty: none."""
+    pooling: Pooling | None = None
+    """How hidden states become an embedding; None: as in the files of --init, or mean."""
+    normalize: bool | None = None
+    """Whether the embeddings have length 1; None: as in the files of --init, or False."""
+
     @property
     def can_hold_out(self) -> bool:
         return self.loss != SIMCSE  # without dropout, the texts of a pair are equal
 
     def __post_init__(self):
         super().__post_init__()
-        if self.retrieval_dir is None and self.keep_same_id:
-            raise ValueError("keep_same_id has no effect without --retrieval_dir: add it.")
         if self.dev_fraction is not None and not self.can_hold_out:
             raise ValueError(
                 f"dev_fraction={self.dev_fraction}: the single texts of --loss simcse cannot be "

@@ -34,7 +34,7 @@ from bertjax.tasks import Task, make_task
 from bertjax.tasks.baselines import Baselines
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.definition import Fold
-from bertjax.tasks.embedding import RETRIEVAL_METRICS, EmbedOptions
+from bertjax.tasks.embedding import RETRIEVAL_METRICS, EmbedderOptions
 from bertjax.tasks.reranking import RerankTask
 from bertjax.tasks.sources.leaks import without_leaks
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
@@ -335,7 +335,7 @@ def _checked_task(config: FinetuneConfig, task: Task, *, needs_dev: bool) -> Tas
 
 def _collection(config: FinetuneConfig) -> Collection | None:
     options = config.options
-    if not isinstance(options, EmbedOptions) or options.retrieval_dir is None:
+    if not isinstance(options, EmbedderOptions) or options.retrieval_dir is None:
         return None
     return beir_collection(options.retrieval_dir, "dev", keep_same_id=options.keep_same_id)
 

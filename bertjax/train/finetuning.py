@@ -27,7 +27,8 @@ from bertjax.base.workdir_files import (
 from bertjax.config import FinetuneConfig, Phase
 from bertjax.config.finetune_config import LAST
 from bertjax.devices import hosts, sharding
-from bertjax.inference.embedder import ROLES, Embedder
+from bertjax.inference.embedder import ROLES
+from bertjax.inference.indexes import index_of
 from bertjax.inference.predictor import Predictor
 from bertjax.inference.retrieval import Collection
 from bertjax.model.recipe import flattened
@@ -220,14 +221,11 @@ class FinetuningJob(Job):
         params = hosts.fetch(params, self.program.mesh)
         loaded = self.loaded._replace(params=params)
         task: Any = self.task  # of embeddings
-        embed = {
-            role: Embedder(loaded, prompt=role, max_length=task.length_of(role, self.max_length))
-            for role in ROLES
-        }
-        for embedder in embed.values():
-            embedder.after_batch = lambda _: check()
-        is_cosine = embed["query"].similarity == "cosine"
-        return collection.score(collection.rank(embed, cosine=is_cosine))
+        lengths = {role: task.length_of(role, self.max_length) for role in ROLES}
+        kind = index_of(loaded, max_length=lengths)
+        for encoder in kind.encoders.values():
+            encoder.after_batch = lambda _: check()
+        return collection.score(collection.rank(kind.open))
 
     def choose_state(self, checkpoints: Checkpointer, state: TrainState) -> TrainState:
         """Returns the state that is best by `best_metric` on the dev split, if there is one.

@@ -44,7 +44,7 @@ from bertjax.model import BertWithHead
 from bertjax.model.losses import Objective
 from bertjax.record.predictions import best_metric
 from bertjax.tasks import Task
-from bertjax.tasks.embedding import SIMCSE, EmbedOptions
+from bertjax.tasks.embedding import SIMCSE, EmbedderOptions
 from bertjax.tasks.sources.advice import similar_classes
 from bertjax.tasks.training_data import Labels, RowShape, TrainingData, plan_rows
 from bertjax.train.distillation import distilled_task
@@ -549,9 +549,13 @@ def _objective(
 
 def _check_embedding(config: FinetuneConfig, task: Task, program: Program | None) -> None:
     options = config.options
-    if not isinstance(options, EmbedOptions):
+    if not isinstance(options, EmbedderOptions):
         return
-    if options.loss == SIMCSE and program is not None and not program.model.is_random:
+    if (
+        getattr(options, "loss", None) == SIMCSE
+        and program is not None
+        and not program.model.is_random
+    ):
         raise ValueError("--loss simcse needs dropout: give a rate, such as --dropout 0.1.")
     folder = options.retrieval_dir
     similarity = getattr(task, "similarity", "")

@@ -1,5 +1,6 @@
 """Exact search, and the evaluation over a corpus: equal to numpy's and sentence-transformers'."""
 
+import functools
 import itertools
 import json
 import shutil
@@ -11,7 +12,7 @@ import pytest
 
 from bertjax import search as search_command
 from bertjax.base.checksums import CHECKSUMS
-from bertjax.inference import retrieval
+from bertjax.inference import indexes, retrieval
 from bertjax.inference.retrieval import Collection, beir_collection, search
 from bertjax.search import write_ranking
 from tests.lines import json_lines
@@ -112,7 +113,12 @@ def bag_of_words(texts):
     return np.array([[text.split().count(word) for word in (*WORDS, "title")] for text in texts])
 
 
-EMBED = {"query": bag_of_words, "document": bag_of_words}
+def dense(embed):
+    """Returns what opens an index of the vectors that `embed` computes of texts."""
+    return functools.partial(retrieval.DenseIndex, {"query": embed, "document": embed}, cosine=True)
+
+
+EMBED = dense(bag_of_words)
 
 
 def test_scores_and_rankings_are_those_of_trec_files_too(beir, tmp_path):
@@ -162,7 +168,7 @@ def test_metrics_are_those_of_sentence_transformers(tmp_path):
     )
     evaluator.store_metrics_in_model_card_data = lambda *_: None
     theirs = evaluator(Model())
-    embed = {"query": vectors_of_texts, "document": vectors_of_texts}
+    embed = dense(vectors_of_texts)
     found = ours.score(ours.rank(embed))
     assert found == pytest.approx(
         {
@@ -325,7 +331,7 @@ def graded_collection(folder, rng):
     ],
 )
 def test_usual_columns_of_ids_are_known(beir, query, passage, header, capsys):
-    embed = {"query": vectors_of_texts, "document": vectors_of_texts}
+    embed = dense(vectors_of_texts)
     expected = beir_collection(beir, "test").rank(embed)
     for name, column, other in (("queries", query, "doc_id"), ("corpus", passage, "query_id")):
         path = beir / f"{name}.jsonl"
@@ -383,12 +389,12 @@ def test_other_columns_of_ids_are_named_by_a_flag(beir, capsys, monkeypatch):
         assert found == expected
     with pytest.raises(ValueError, match="no file has the column 'mind' of --id_column"):
         beir_collection(beir, "test", id_column="mind")
-    embedder = types.SimpleNamespace(similarity="dot")
+    kind = types.SimpleNamespace(open=None)
     monkeypatch.setattr("bertjax.weights.load_model", lambda *_: None)
     monkeypatch.setattr(
         "bertjax.inference.pretrained.Pretrained", lambda _: types.SimpleNamespace(loaded=None)
     )
-    monkeypatch.setattr(retrieval, "embedders", lambda *_, **options: {"query": embedder})
+    monkeypatch.setattr(indexes, "index_of", lambda *_, **options: kind)
     monkeypatch.setattr(Collection, "rank", lambda *_, **options: expected)
     flags = ["--model", "m", "--retrieval_dir", str(beir), "--id_column", "mine", "--keep_same_id"]
     assert search_command.main(flags) == 0

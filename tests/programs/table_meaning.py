@@ -43,7 +43,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before the readers import jax
 import numpy as np  # noqa: E402
 
 from bertjax import mine  # noqa: E402
-from bertjax.inference import pretrained, retrieval  # noqa: E402
+from bertjax.inference import indexes, pretrained, retrieval  # noqa: E402
 from bertjax.tasks.registry import make_task, options_class  # noqa: E402
 from bertjax.tokenization import load_tokenizer  # noqa: E402
 from tests.programs.seeds import TINY_BERT  # noqa: E402
@@ -113,6 +113,11 @@ def _vectors(texts: Any) -> np.ndarray:
     return np.stack([vector(text) for text in texts])
 
 
+def _dense(embed: Any) -> Any:
+    embedders = {"query": embed, "document": embed}
+    return functools.partial(retrieval.DenseIndex, embedders, cosine=True)
+
+
 class _Embedder:
     """Gives each text a vector of its own, in place of a model."""
 
@@ -126,7 +131,7 @@ class _Embedder:
 def retrieved(paths: dict[str, Path]) -> Any:
     """Returns (the rankings and nDCG@10 of a collection, [])."""
     collection = retrieval.beir_collection(paths["corpus"].parent, "test")
-    ranking = collection.rank({"query": _vectors, "document": _vectors})
+    ranking = collection.rank(_dense(_vectors))
     found = sorted((query, tuple(passages)) for query, passages in ranking.items())
     return (*found, round(collection.score(ranking)["ndcg_at_10"], 6)), []
 
@@ -136,11 +141,10 @@ def mined(paths: dict[str, Path]) -> Any:
     output = paths["queries"].parent / "mined.jsonl"
     model = SimpleNamespace(loaded=None, identity="stand-in")
     embedder = _Embedder()
+    kind = indexes.IndexKind({"query": embedder}, _dense(embedder))
     with (
         mock.patch.object(pretrained, "load_pretrained", lambda *_: model),
-        mock.patch.object(
-            retrieval, "embedders", lambda *_, **__: {"query": embedder, "document": embedder}
-        ),
+        mock.patch.object(indexes, "index_of", lambda *_, **__: kind),
     ):
         queries, corpus = str(paths["queries"]), str(paths["corpus"])
         mine.run(
