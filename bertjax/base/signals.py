@@ -1,4 +1,4 @@
-"""Stop signals, from the handler to the exit status 75: all of it stands in this file.
+"""Stop signals, from the handler to the exit status 75; `train/run.py` saves between the two.
 
 While a command imports its modules, signals wait (`hold_signals`). From then on, a
 signal raises `Interrupted` (`signals_raise`). In a training run, a first signal only sets a flag,

@@ -342,9 +342,9 @@ def explained_hub(what: str, kind: str, revision: str = MAIN) -> Iterator[None]:
     """Converts exceptions of huggingface_hub about `what`, a `kind`: "dataset" or "model".
 
     Raises:
-        FileNotFoundError: there is no such repository, revision or file.
+        FileNotFoundError: there is no such repository, revision or file, or it is private.
         OSError: the Hub cannot be reached, or the request failed, and may be repeated.
-        PermissionError: the repository is gated or private.
+        PermissionError: the repository is gated.
     """
     from huggingface_hub import errors
 

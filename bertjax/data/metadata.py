@@ -27,7 +27,7 @@ Number = Annotated[int, "[0, 2^63)"]
 def _built(kind: Any, value: Any) -> Any:
     """Converts the JSON objects in a value of the type `kind` to instances of dataclasses.
 
-    Raises ValueError if a field is missing or unknown, or a value is not of its type.
+    Raises ValueError if a field is missing or unknown, or its class refuses the value.
     """
     origin = get_origin(kind)
     arguments = get_args(kind)

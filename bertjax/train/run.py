@@ -455,9 +455,10 @@ def _train(job: Job, workdir: Workdir, session: Session, run: EventStream) -> Tr
             # 2. The phases, in segments of one batch size
             segment = None
             phase = -1
-            for segment in segments(job.phases, rollbacks, run.step):
+            for upcoming in segments(job.phases, rollbacks, run.step):
                 if save.evaluation_due or run.should_stop() or stop(waits=True):
-                    break
+                    break  # before `upcoming`: what is saved belongs to the segment of the last step
+                segment = upcoming
                 if segment.phase_index != phase:
                     phase = segment.phase_index
                     save.compile_evaluation(state, segment)  # while everything is saved

@@ -111,7 +111,8 @@ def open_tf1(prefix: str | Path) -> Mapping[str, np.ndarray]:
     """Opens a TF1 checkpoint (`prefix` as for `find_tf1`); a tensor is read when it is accessed.
 
     Returns a mapping of PyTorch names to float32 arrays in the shapes of PyTorch. Variables that
-    are no parameters of BERT keep their TF1 names. The optimizer state is left out.
+    are no parameters of BERT keep their names, shapes and dtypes of TF1. The optimizer state is
+    left out.
 
     Raises:
         FileNotFoundError: there is no checkpoint, or one of its files is missing.

@@ -32,7 +32,7 @@ from bertjax.train.pretraining import PretrainingJob
 from bertjax.train.step import HISTORY, empty_history, is_spike, recorded
 from tests.browser import data_of
 from tests.lines import metrics_of
-from tests.steps import with_states
+from tests.steps import run_until, with_states
 
 STEPS = 16
 
@@ -250,6 +250,17 @@ def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
     assert sorted(map(json.dumps, metrics_of(tmp_path / "run"))) == sorted(
         map(json.dumps, whole[1])
     )
+
+
+def test_a_checkpoint_after_a_signal_tells_the_place_in_its_own_phase(
+    config, tmp_path, monkeypatch
+):
+    phases = (Phase(num_steps=5, max_length=16, batch_size=16),)
+    phases += (Phase(num_steps=2, max_length=16, batch_size=8),)
+    changes = {"phases": phases, "eval_every": 0, "save_every": 100}
+    run_until(3, lambda: train(config, tmp_path / "run", **changes), monkeypatch)
+    saved = json.loads((tmp_path / "run/checkpoints/3/progress/metadata").read_text())
+    assert (saved["phase"], saved["row"]) == (0, 3 * 16)
 
 
 WAITING = """

@@ -84,7 +84,7 @@ def _without_surrogates(value: Any, text: str, path: Path, number: int) -> Any:
 
 
 def _array_elements(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yields (number from 1, element) for each element of a JSON array larger than the memory."""
+    """Yields (number from 1, element) of a JSON array, which may be larger than the memory."""
     decode = json.JSONDecoder().raw_decode
     with open_text(path, newline=None) as file:
         buffer = file.read(_BLOCK)
