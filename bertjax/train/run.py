@@ -457,7 +457,7 @@ def _train(job: Job, workdir: Workdir, session: Session, run: EventStream) -> Tr
             phase = -1
             for upcoming in segments(job.phases, rollbacks, run.step):
                 if save.evaluation_due or run.should_stop() or stop(waits=True):
-                    break  # before `upcoming`: what is saved belongs to the segment of the last step
+                    break  # what is saved belongs to the segment of the last step, not to this
                 segment = upcoming
                 if segment.phase_index != phase:
                     phase = segment.phase_index
