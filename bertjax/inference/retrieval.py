@@ -252,7 +252,7 @@ class Index(Protocol):
 OpenIndex = Callable[[Path, int], Index]
 
 
-class DenseIndex:
+class DenseIndex(Index):
     """An `Index` of one vector per passage, in a file that is mapped into memory.
 
     `embed` are functions as of `embedders`; scores are cosines, or dot products of the vectors.
