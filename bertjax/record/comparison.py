@@ -29,7 +29,7 @@ from bertjax.tasks.intervals import (
     few_groups_in_words,
     mcnemar,
 )
-from bertjax.tasks.measures import Unit, measure_of, scored_rows
+from bertjax.tasks.measures import Measure, measure_of, scored_rows
 from bertjax.tasks.metrics import higher_is_better, is_fraction
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.reranking import RerankTask
@@ -119,7 +119,8 @@ def compare_files(
             f"{gold or first}: its {len(groups):,} labelled examples are {count} groups, but a "
             "comparison needs at least two: give more examples or another --group_column."
         )
-    differences = _differences(task, units, groups)
+    measure = measure_of(task, [*units[0], *units[1]])
+    differences = _differences(task, measure, groups)
     best = task.best_metric if task.best_metric in differences else next(iter(differences))
     told = sentence((str(first), str(second)), best, differences[best], len(units[0]))
     if group_columns and count < FEW_GROUPS:
@@ -127,17 +128,14 @@ def compare_files(
     metrics = {name: found._asdict() for name, found in differences.items()}
     # Words of a sentence, and rows of a group, are not independent.
     if not group_columns and not isinstance(task, TagTask):
-        for name in metrics.keys() & {*RIGHT}:
-            is_right = [np.array([unit.ratios[name][0] for unit in part]) for part in units]
-            metrics[name]["p_value_mcnemar"] = mcnemar(*is_right)
+        for name in metrics.keys() & measure.ratios.keys() & {*RIGHT}:
+            is_right, _ = measure.ratios[name]
+            metrics[name]["p_value_mcnemar"] = mcnemar(*np.split(is_right, 2))
     return {"examples": len(units[0]), "metrics": metrics, "sentence": told}
 
 
-def _differences(
-    task: Task, units: Sequence[Sequence[Unit]], groups: Sequence[int]
-) -> dict[str, Difference]:
+def _differences(task: Task, measure: Measure, groups: Sequence[int]) -> dict[str, Difference]:
     """Returns the differences of the metrics of a task, without those of its parts."""
-    measure = measure_of(task, [*units[0], *units[1]])
     names = task.metric_names()
     found = {}
     for metric, difference in compare(measure, groups).items():

@@ -61,9 +61,8 @@ def intervals(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[st
     for name, value in resampled.values.items():
         interval = resampled.interval(name)
         if interval is None:
-            all_units = np.ones(len(ids), bool)
-            counted = measure.counted.get(name, all_units)
-            of_counted = np.unique(ids[counted])
+            _, counts = measure.ratios.get(name, np.ones((2, len(ids))))
+            of_counted = np.unique(ids[counts > 0])
             interval = _bound(name, value, len(of_counted))
         if interval is not None:
             found[name] = interval
@@ -316,14 +315,14 @@ def mean_of(measures: Sequence[Measure], *, same_units: bool) -> Measure:
         return values
 
     draws = min(measure.draws for measure in measures)
-    counted = {}
-    for name in set.intersection(*(set(measure.counted) for measure in measures)):
-        of_runs = [measure.counted[name] for measure in measures]
+    ratios = {}
+    for name in set.intersection(*(set(measure.ratios) for measure in measures)):
+        of_runs = [measure.ratios[name] for measure in measures]
         if same_units:
-            counted[name] = np.any(of_runs, axis=0)
+            ratios[name] = np.sum(of_runs, axis=0)
         else:
-            counted[name] = np.concatenate(of_runs)
-    return Measure(units, scores, draws, counted)
+            ratios[name] = np.concatenate(of_runs, axis=1)
+    return Measure(units, scores, draws, ratios)
 
 
 def _clipped(name: str, low: float, high: float) -> Interval:

@@ -8,12 +8,12 @@ from conlleval (Tjong Kim Sang and De Meulder 2003), and from SQuAD's evaluate-v
 evaluate-v2.0.py (Rajpurkar et al. 2016; 2018).
 """
 
+import functools
 import itertools
 import math
 import operator
 import re
 import string
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,12 +23,11 @@ import regex
 
 from bertjax.tokenization.base import CHARACTER
 
-# scipy and scikit-learn are imported where they are used: their import would delay `--help`.
+# scikit-learn is imported where it is used: its import would delay `--help`.
 
 Metric = Callable[..., dict[str, float]]
 Tags = Sequence[Sequence[str]]
 
-_UNDEFINED: Any = 0.0  # scikit-learn's type hint says str, but it accepts numbers.
 # Metrics whose names have these endings are counts, thresholds, losses or have the unit of the
 # targets; all others are fractions or correlations.
 LOWER_IS_BETTER = ("loss", "mae", "rmse")
@@ -50,105 +49,277 @@ def in_percent(values: Mapping[str, float]) -> dict[str, float]:
     return {name: 100.0 * value if is_fraction(name) else value for name, value in values.items()}
 
 
-def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
+Weights = np.ndarray
+Values = dict[str, np.ndarray]
+Scores = Callable[[Weights], Values]
+
+
+def _nothing(weights: Weights) -> Values:
+    return {}
+
+
+class Weighted(NamedTuple):
+    """A metric of N examples as a function of how often each of them counts.
+
+    Attributes:
+        ratios: {metric: numerators and denominators of the examples, float [2, N]}, of which it is
+            the ratio of the sums.
+        others: returns {metric: float [draws]} for weights, float [draws, N]; it also has the
+            values of those of `ratios` that count these examples, but are other functions.
+    """
+
+    ratios: Mapping[str, np.ndarray]
+    others: Scores = _nothing
+
+    def scores(self, weights: Weights) -> Values:
+        """Returns {metric: float [draws]} for weights, float [draws, N].
+
+        A ratio is NaN in draws without an example that it counts, and 0.0 if no example counts.
+        """
+        values = {}
+        for name, (numerators, denominators) in self.ratios.items():
+            undefined = np.nan if denominators.any() else 0.0
+            values[name] = ratio(weights @ numerators, weights @ denominators, undefined)
+        return values | self.others(weights)
+
+
+def ratio(numerator: np.ndarray, denominator: np.ndarray, undefined: float = 0.0) -> np.ndarray:
+    """Divides; `undefined` where the denominator is 0."""
+    safe = np.where(denominator > 0, denominator, 1.0)
+    return np.where(denominator > 0, numerator / safe, undefined)
+
+
+class WeightedMetric:
+    """The metric of examples that count once each, made of a function that weights them."""
+
+    def __init__(self, weighted: Callable[..., Weighted]):
+        self.weighted = weighted
+        functools.update_wrapper(self, weighted)
+
+    def __call__(self, golds: Any, predictions: Any, **options: Any) -> dict[str, float]:
+        _check_lengths(golds, predictions)
+        once = np.ones((1, len(golds)))
+        values = self.weighted(golds, predictions, **options).scores(once)
+        return {name: float(value[0]) for name, value in values.items()}
+
+
+def weighted_form(metric: Metric) -> Callable[..., Weighted] | None:
+    """Returns the function (labels, predicted labels) -> `Weighted` of a metric; None: it has none.
+
+    The metric may be a `functools.partial` of a `WeightedMetric`.
+    """
+    part = functools.partial(metric)
+    if isinstance(part.func, WeightedMetric):
+        return functools.partial(part.func.weighted, **part.keywords)
+    return None
+
+
+@WeightedMetric
+def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> Weighted:
     """Computes `accuracy`, the fraction of predictions that equal the label.
 
     Raises:
         ValueError: there are no examples, or not as many predictions as labels.
     """
-    _check_lengths(golds, predictions)
-    return {"accuracy": sum(map(operator.eq, golds, predictions)) / len(golds)}
+    is_right = [*map(operator.eq, golds, predictions)]
+    return Weighted({"accuracy": np.array([is_right, np.ones(len(is_right))], np.float64)})
 
 
-def class_metrics(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
+@WeightedMetric
+def class_metrics(golds: Sequence[Any], predictions: Sequence[Any]) -> Weighted:
     """Computes `accuracy`, `macro_f1` and `weighted_f1`, as scikit-learn does by default.
 
     `macro_f1` is the mean of the F1 of the classes that occur, so that rare classes count as much
     as frequent ones; `weighted_f1` weights each class by its number of examples in `golds`.
     """
-    from sklearn.metrics import f1_score
+    counts = _class_counts(golds, predictions)
 
-    values = accuracy(golds, predictions)
-    gold = list(map(str, golds))
-    predicted = list(map(str, predictions))
-    for average in ("macro", "weighted"):
-        score = f1_score(gold, predicted, average=average, zero_division=_UNDEFINED)
-        values[f"{average}_f1"] = float(score)
-    return values
+    def others(weights: Weights) -> Values:
+        hits, support, guesses = counts(weights)
+        f1 = ratio(2 * hits, support + guesses)
+        weighted = np.sum(support * f1, axis=1)
+        return {
+            "macro_f1": _macro_f1(hits, support, guesses),
+            "weighted_f1": ratio(weighted, support.sum(1)),
+        }
+
+    return Weighted(accuracy.weighted(golds, predictions).ratios, others)
 
 
-def ordinal_metrics(golds: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
+def _class_counts(
+    golds: Sequence[Any], predictions: Sequence[Any]
+) -> Callable[[Weights], Sequence[np.ndarray]]:
+    """Returns a function of weights: how often each class is right, in golds, and predicted.
+
+    They are float [draws, classes]. An example has one class or a tuple of several.
+    """
+    from sklearn.preprocessing import MultiLabelBinarizer
+
+    golds = _tuples(golds)
+    predictions = _tuples(predictions)
+    binarizer = MultiLabelBinarizer(sparse_output=True)
+    binarizer.fit([*golds, *predictions])
+    gold = binarizer.transform(golds).astype(np.float64)
+    predicted = binarizer.transform(predictions).astype(np.float64)
+    tables = (gold.multiply(predicted), gold, predicted)
+    return lambda weights: [weights @ table for table in tables]
+
+
+def _tuples(labels: Sequence[Any]) -> list[tuple[str, ...]]:
+    tuples = []
+    for label in labels:
+        if not isinstance(label, tuple | list):
+            label = (str(label),)
+        tuples.append(tuple(label))
+    return tuples
+
+
+def _macro_f1(hits: np.ndarray, support: np.ndarray, guesses: np.ndarray) -> np.ndarray:
+    """Returns the mean F1 of the classes that occur, from counts per class."""
+    counted = support + guesses
+    f1 = ratio(2 * hits, counted)
+    return ratio(f1.sum(1), np.sum(counted > 0, axis=1))
+
+
+@WeightedMetric
+def ordinal_metrics(golds: Sequence[str], predictions: Sequence[str]) -> Weighted:
     """Computes `class_metrics`, and `mae` and `quadratic_kappa` of classes that are whole numbers.
 
     `quadratic_kappa` is Cohen's kappa with quadratic weights (Cohen 1968).
     """
-    values = class_metrics(golds, predictions)
+    classes = class_metrics.weighted(golds, predictions)
     x = np.array(golds, np.float64)
     y = np.array(predictions, np.float64)
-    squares = np.sum((x - y) ** 2)
-    # What they would be if labels and predictions were independent; both are whole numbers.
-    expected = len(x) * np.sum(x**2 + y**2) - 2 * x.sum() * y.sum()
-    values["mae"] = float(np.mean(np.abs(x - y)))
-    values["quadratic_kappa"] = float(1 - len(x) * squares / expected) if expected else 0.0
-    return values
+    columns = np.stack([x, y, x**2 + y**2, (x - y) ** 2, np.abs(x - y)], axis=1)
+
+    def others(weights: Weights) -> Values:
+        of_x, of_y, squares, differences, errors = (weights @ columns).T
+        total = weights.sum(1)
+        # What they would be if labels and predictions were independent.
+        expected = total * squares - 2 * of_x * of_y
+        kappa = 1 - ratio(total * differences, expected, 1.0)
+        ordinal = {"mae": errors / total, "quadratic_kappa": kappa}
+        return classes.others(weights) | ordinal
+
+    return Weighted(classes.ratios, others)
 
 
-def accuracy_and_f1(
-    golds: Sequence[Any], predictions: Sequence[Any], *, positive: Any
-) -> dict[str, float]:
+@WeightedMetric
+def accuracy_and_f1(golds: Sequence[Any], predictions: Sequence[Any], *, positive: Any) -> Weighted:
     """Computes `accuracy`, `f1` of the class `positive`, and the mean of both, `accuracy_f1`."""
-    from sklearn.metrics import f1_score
+    is_gold = np.array([gold == positive for gold in golds])
+    is_predicted = np.array([answer == positive for answer in predictions])
+    right = 2 * (is_gold & is_predicted)
+    f1 = np.stack([right, 1 * is_gold + is_predicted])
+    both = Weighted({**accuracy.weighted(golds, predictions).ratios, "f1": f1})
 
-    values = accuracy(golds, predictions)
-    is_gold = [gold == positive for gold in golds]
-    is_predicted = [answer == positive for answer in predictions]
-    values["f1"] = float(f1_score(is_gold, is_predicted, zero_division=_UNDEFINED))
-    return values | {"accuracy_f1": (values["accuracy"] + values["f1"]) / 2}
+    def others(weights: Weights) -> Values:
+        values = both.scores(weights)
+        return {"accuracy_f1": (values["accuracy"] + values["f1"]) / 2}
 
-
-def matthews(golds: Sequence[Any], predictions: Sequence[Any]) -> dict[str, float]:
-    """Computes `matthews`, the Matthews correlation coefficient of two or more classes."""
-    from sklearn.metrics import matthews_corrcoef
-
-    _check_lengths(golds, predictions)
-    if len(set(golds)) == 1 or len(set(predictions)) == 1:
-        return {"matthews": 0.0}  # scikit-learn warns if both are constant
-    return {"matthews": float(matthews_corrcoef(list(golds), list(predictions)))}
+    return Weighted({**both.ratios, "accuracy_f1": f1}, others)
 
 
-def pearson_spearman(golds: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
+@WeightedMetric
+def matthews(golds: Sequence[Any], predictions: Sequence[Any]) -> Weighted:
+    """Computes `matthews`, the Matthews correlation coefficient of two or more classes.
+
+    Of more than two, it is that of Gorodkin (2004).
+    """
+    counts = _class_counts(golds, predictions)
+
+    def others(weights: Weights) -> Values:
+        hits, support, guesses = counts(weights)
+        total = weights.sum(1)
+        of_gold = total**2 - np.sum(support**2, axis=1)
+        of_guesses = total**2 - np.sum(guesses**2, axis=1)
+        spread = np.maximum(of_gold * of_guesses, 0)
+        covariance = hits.sum(1) * total - np.sum(support * guesses, axis=1)
+        return {"matthews": ratio(covariance, np.sqrt(spread))}
+
+    return Weighted({}, others)
+
+
+@WeightedMetric
+def pearson_spearman(golds: Sequence[float], predictions: Sequence[float]) -> Weighted:
     """Computes the `pearson` and `spearman` correlations of `golds` and `predictions`.
 
     The mean of the two correlations, `pearson_spearman`, is the metric by which GLUE ranks models.
     """
-    from scipy import stats
+    x = _varying(golds)
+    y = _varying(predictions)
+    rank_x = _ranks(x)
+    rank_y = _ranks(y)
 
-    _check_lengths(golds, predictions)
-    x, y = np.array([golds, predictions], np.float64)
-    pearson = spearman = 0.0
-    if np.isfinite([x, y]).all() and np.ptp(x) > 0 and np.ptp(y) > 0:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", stats.NearConstantInputWarning)
-            pearson = _statistic(stats.pearsonr(x, y))
-            spearman = _statistic(stats.spearmanr(x, y))
-    mean = (pearson + spearman) / 2
-    return {"pearson": pearson, "spearman": spearman, "pearson_spearman": mean}
+    def others(weights: Weights) -> Values:
+        pearson = _correlation(weights, x, y)
+        spearman = _correlation(weights, rank_x(weights), rank_y(weights))
+        mean = (pearson + spearman) / 2
+        return {"pearson": pearson, "spearman": spearman, "pearson_spearman": mean}
 
-
-def _statistic(result: Any) -> float:
-    return float(np.nan_to_num(result.statistic))
+    return Weighted({}, others)
 
 
-def regression_metrics(golds: Sequence[float], predictions: Sequence[float]) -> dict[str, float]:
+def _varying(values: Sequence[float]) -> np.ndarray:
+    """Returns values as float [N], or zeros if they have no correlation with any others."""
+    numbers = np.array(values, np.float64)
+    if np.isfinite(numbers).all() and np.ptp(numbers) > 0:
+        return numbers
+    return np.zeros(len(numbers))
+
+
+def _correlation(weights: Weights, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Computes the weighted Pearson correlation of x and y, [N] or [draws, N]."""
+    total = weights.sum(1, keepdims=True)
+    x = x - np.sum(weights * x, axis=1, keepdims=True) / total
+    y = y - np.sum(weights * y, axis=1, keepdims=True) / total
+    covariance = np.sum(weights * x * y, axis=1)
+    of_x = np.sum(weights * x**2, axis=1)
+    of_y = np.sum(weights * y**2, axis=1)
+    correlation = ratio(covariance, np.sqrt(of_x) * np.sqrt(of_y))
+    return np.clip(correlation, -1, 1)
+
+
+def _ranks(values: np.ndarray) -> Callable[[Weights], np.ndarray]:
+    """Returns a function (weights) -> the ranks of `values` in each draw, [draws, N].
+
+    Equal values have the mean of their ranks, as in Spearman's correlation.
+    """
+    order = np.argsort(values, kind="stable")
+    _, tie, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts) - 1
+
+    def ranks(weights: Weights) -> np.ndarray:
+        upto = np.cumsum(weights[:, order], axis=1)[:, last]
+        below = np.pad(upto[:, :-1], ((0, 0), (1, 0)))
+        return ((below + upto + 1) / 2)[:, tie]
+
+    return ranks
+
+
+@WeightedMetric
+def regression_metrics(golds: Sequence[float], predictions: Sequence[float]) -> Weighted:
     """Computes the correlations, `r2`, and `mae` and `rmse`, which have the unit of the labels."""
-    values = pearson_spearman(golds, predictions)
-    x, y = np.array([golds, predictions], np.float64)
-    error = float(np.mean((x - y) ** 2))
-    spread = float(np.var(x))
-    values["mae"] = float(np.mean(np.abs(x - y)))
-    values["rmse"] = error**0.5
-    values["r2"] = 1 - error / spread if spread else 0.0
-    return values
+    correlations = pearson_spearman.weighted(golds, predictions)
+    errors = np.array(golds, np.float64) - np.array(predictions, np.float64)
+    if not np.isfinite(errors).all():
+        errors = np.full(len(errors), np.nan)
+    x = _varying(golds)
+    centred = x - x.mean()
+
+    def others(weights: Weights) -> Values:
+        total = weights.sum(1)
+        squares = weights @ errors**2
+        spread = weights @ centred**2 - (weights @ centred) ** 2 / total
+        explained = 1 - ratio(squares, spread, 1.0)
+        return {
+            **correlations.others(weights),
+            "mae": weights @ np.abs(errors) / total,
+            "rmse": np.sqrt(squares / total),
+            "r2": explained,
+        }
+
+    return Weighted({}, others)
 
 
 Targets = Mapping[str, float | None]
@@ -156,24 +327,40 @@ Targets = Mapping[str, float | None]
 OF_TARGET = ("pearson_spearman", "pearson", "mae")
 
 
+@WeightedMetric
 def targets_metrics(
     golds: Sequence[Targets], predictions: Sequence[Mapping[str, float]]
-) -> dict[str, float]:
+) -> Weighted:
     """Computes `regression_metrics` of several targets: their means, and `OF_TARGET` of each.
 
-    Targets of an example that are None are left out, and so are targets that no example has.
+    Targets of an example that are None are left out, and so are targets that no example has. They
+    are NaN in draws without an example that has a target.
     """
-    _check_lengths(golds, predictions)
-    of_targets = {}
+    parts: dict[str, tuple[np.ndarray, Weighted]] = {}
     for name in golds[0]:
-        pairs = [(x[name], y[name]) for x, y in zip(golds, predictions, strict=True)]
-        present = [pair for pair in pairs if pair[0] is not None]
-        if present:
-            of_targets[name] = regression_metrics(*zip(*present, strict=True))
-    return with_means(of_targets)
+        x = np.array([gold[name] for gold in golds], np.float64)  # None becomes NaN
+        y = np.array([answer[name] for answer in predictions], np.float64)
+        is_present = np.isfinite(x)
+        if is_present.any():
+            parts[name] = is_present, regression_metrics.weighted(x[is_present], y[is_present])
+
+    def others(weights: Weights) -> Values:
+        of_targets = {}
+        for name, (is_present, of_target) in parts.items():
+            own = weights[:, is_present]
+            total = own.sum(1)
+            own[total == 0] = np.nan
+            with np.errstate(invalid="ignore"):
+                values = of_target.scores(own)
+            for metric, value in values.items():
+                values[metric] = np.where(total > 0, value, np.nan)
+            of_targets[name] = values
+        return _with_means(of_targets)
+
+    return Weighted({}, others)
 
 
-def with_means(of_targets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _with_means(of_targets: Mapping[str, Values]) -> Values:
     """Returns the means of the scores of targets, and `OF_TARGET` of each, such as "joy_mae"."""
     values = {}
     for metric in next(iter(of_targets.values())):
@@ -184,9 +371,8 @@ def with_means(of_targets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def multi_label(
-    golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]
-) -> dict[str, float]:
+@WeightedMetric
+def multi_label(golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> Weighted:
     """Computes multi-label metrics, for examples that may have several labels or none.
 
     `micro_f1` is the F1 over all pairs of example and class; `macro_f1` the mean F1 of the classes
@@ -196,21 +382,15 @@ def multi_label(
     Raises:
         ValueError: there are no examples, or not as many predictions as labels.
     """
-    from sklearn.metrics import accuracy_score, f1_score
-    from sklearn.preprocessing import MultiLabelBinarizer
-
-    _check_lengths(golds, predictions)
-    binarizer = MultiLabelBinarizer().fit([*golds, *predictions])
-    if not len(binarizer.classes_):  # no example has a label, which all predictions say
-        return {"micro_f1": 0.0, "macro_f1": 0.0, "subset_accuracy": 1.0}
-    gold = binarizer.transform(golds)
-    predicted = binarizer.transform(predictions)
-    values = {}
-    for average in ("micro", "macro"):
-        score = f1_score(gold, predicted, average=average, zero_division=_UNDEFINED)
-        values[f"{average}_f1"] = float(score)
-    values["subset_accuracy"] = float(accuracy_score(gold, predicted))
-    return values
+    counts = _class_counts(golds, predictions)
+    table = []
+    for gold, answer in zip(golds, predictions, strict=True):
+        both = {*gold} & {*answer}
+        is_equal = {*gold} == {*answer}
+        table.append((2 * len(both), len(gold) + len(answer), is_equal, 1))
+    ratios = np.array(table, np.float64).T
+    named = {"micro_f1": ratios[:2], "macro_f1": ratios[:2], "subset_accuracy": ratios[2:]}
+    return Weighted(named, lambda weights: {"macro_f1": _macro_f1(*counts(weights))})
 
 
 def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
@@ -256,12 +436,7 @@ def entity_f1(
             )
         counts = entity_counts(gold, answer, missed)
         sums = EntityCounts(*map(sum, zip(sums, counts, strict=True)))
-    return {
-        "precision": sums.right / max(sums.in_predictions, 1),
-        "recall": sums.right / max(sums.in_golds, 1),
-        "f1": 2 * sums.right / max(sums.in_golds + sums.in_predictions, 1),
-        "accuracy": sums.right_words / max(sums.words, 1),
-    }
+    return {name: right / max(total, 1) for name, (right, total) in sums.ratios().items()}
 
 
 class EntityCounts(NamedTuple):
@@ -272,6 +447,15 @@ class EntityCounts(NamedTuple):
     in_predictions: int
     words: int
     right_words: int
+
+    def ratios(self) -> dict[str, tuple[int, int]]:
+        """Returns {metric: (numerator, denominator)}."""
+        return {
+            "precision": (self.right, self.in_predictions),
+            "recall": (self.right, self.in_golds),
+            "f1": (2 * self.right, self.in_golds + self.in_predictions),
+            "accuracy": (self.right_words, self.words),
+        }
 
 
 def entity_counts(
