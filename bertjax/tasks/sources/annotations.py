@@ -136,30 +136,23 @@ def _groups(row: _Values) -> set[str]:
 def _json_export(table: Table, kind: TableKind, named: str | None) -> AnnotationTable | None:
     tools = {_tool_of(row) for row in table.first_rows}
     tool = max(tools, default="")
-    if not tool:
-        return None
-    if "" in tools and tool != "doccano":  # whose texts without entities tell no tool
-        return None
-    if kind.label == "class" and tool not in (_LABEL_STUDIO, _JSON_MIN):
+    is_one = tool == "doccano" or "" not in tools  # its texts without entities tell no tool
+    is_read = kind.label == "tags" or tool in (_LABEL_STUDIO, _JSON_MIN)
+    if not tool or not is_one or not is_read:
         return None
     export = AnnotationTable(table.path, tool)
-    for number, row in table.rows_and_errors():
-        if isinstance(row, dict) and tool == _LABEL_STUDIO:
-            export.add(number, _of_task, row, export.not_read, kind)
-        else:
-            export.numbered.append((number, row))
     if tool == _JSON_MIN:
-        export.numbered = _newest(export)
-    rows = []
-    groups: set[str] = set()
-    for _, row in export.numbered:
-        if isinstance(row, dict):
-            rows.append(row)
-            groups |= _groups(row)
+        export.numbered = _newest(table, export.not_read)
+    else:
+        for number, row in table.rows_and_errors():
+            if isinstance(row, dict) and tool == _LABEL_STUDIO:
+                export.add(number, _of_task, row, export.not_read, kind)
+            else:
+                export.numbered.append((number, row))
     if kind.label == "class":
         return export
-    if not groups:  # no text has an entity
-        groups = _empty_group(table, export)
+    rows = [row for _, row in export.numbered if isinstance(row, dict)]
+    groups = set().union(*map(_groups, rows)) or _empty_group(table, export)
     if not groups or (named in table.columns and named not in groups):
         return None  # the entities are in another column, that the user may name
     ordered = sorted(groups)
@@ -167,9 +160,7 @@ def _json_export(table: Table, kind: TableKind, named: str | None) -> Annotation
     for row in rows:
         row.pop("tokens", None)  # of Prodigy, which are no words
         entities = row.pop(group, None)
-        if entities is None and not row.get(_SKIPPED):
-            entities = []
-        row[ENTITIES] = entities
+        row[ENTITIES] = None if row.get(_SKIPPED) else entities or []
     return export
 
 
@@ -189,16 +180,16 @@ def _empty_group(table: Table, export: AnnotationTable) -> set[str]:
     return {"spans", "label", ENTITIES}.intersection(table.columns)
 
 
-def _newest(export: AnnotationTable) -> list[tuple[int, Any]]:
+def _newest(table: Table, not_read: Counter[str]) -> list[tuple[int, Any]]:
     """Returns the rows of JSON-MIN without those of which another annotates the same text."""
     newest: dict[Any, tuple[int, Any]] = {}
-    for number, row in export.numbered:
+    for number, row in table.rows_and_errors():
         key: Any = number
         if isinstance(row, dict):
             key = str(row["id"])
             row[_SKIPPED] = row["annotation_id"] is None
         if key in newest:
-            export.not_read[_OTHERS] += 1
+            not_read[_OTHERS] += 1
             row = max(newest[key][1], row, key=_age)
         newest[key] = number, row
     return [*newest.values()]
@@ -214,25 +205,27 @@ def _of_task(task: _Values, not_read: Counter[str], kind: TableKind) -> dict[str
 
     They are those of the ground truth or else of the newest annotation that was completed.
     """
+    row = {**task["data"], "id": task["id"], _SKIPPED: True}
     done = []
     for annotation in task.get("annotations", task.get("completions")):
         if not annotation.get(_SKIPPED, annotation.get("skipped")):
             done.append(annotation)
-    not_read[_OTHERS] += len(done[1:])
-    row: dict[str, Any] = {_SKIPPED: not done}
-    for result in max(done, key=_age, default={"result": ()})["result"]:
-        match result:
-            case {"type": "labels", "from_name": str(name), "value": value}:
-                row.setdefault(name, []).append(value)
-            case {
-                "type": "choices",
-                "from_name": str(name),
-                "value": {"choices": [*choices]},
-            } if kind.label == "class":
-                row[name] = choices[0] if len(choices) == 1 else choices
-            case _:
-                not_read[result["type"]] += 1
-    return {**task["data"], "id": task["id"], **row}
+    if not done:
+        return row
+    row[_SKIPPED] = False
+    not_read[_OTHERS] += len(done) - 1
+    for result in max(done, key=_age)["result"]:
+        sort = result["type"]
+        name = result.get("from_name")
+        value = result.get("value")
+        if sort == "labels":
+            row.setdefault(name, []).append(value)
+        elif sort == "choices" and kind.label == "class":
+            choices = value["choices"]
+            row[name] = choices[0] if len(choices) == 1 else choices
+        else:
+            not_read[sort] += 1
+    return row
 
 
 # brat
@@ -259,23 +252,17 @@ def _brat(path: Path) -> AnnotationTable:
 
 
 def _document(path: Path, not_read: Counter[str]) -> dict[str, Any]:
-    texts = []
-    for newline in ("", None):  # \r\n is two characters, or one as in browsers (brat's issue 853)
-        with open_text(path.with_suffix(".txt"), newline=newline) as file:
-            texts.append(file.read())
+    with open_text(path.with_suffix(".txt"), newline="") as file:
+        text = file.read()
     entities = []
     for number, line in read_lines(path):
         if match := _BRAT_ENTITY.fullmatch(line):
             label, start, end, said = match.groups()
-            entity = {
-                "start": int(start),
-                "end": int(end),
-                "label": label,
-                "text": said,
-            }
-            entities.append(entity)
-            if not covers(texts[0][entity["start"] : entity["end"]], said):
-                texts.reverse()
+            start = int(start)
+            end = int(end)
+            entities.append({"start": start, "end": end, "label": label, "text": said})
+            if not covers(text[start:end], said):  # browsers count \r\n once (brat's issue 853)
+                text = text.replace("\r\n", "\n")
         elif _BRAT_OTHER.fullmatch(line):
             not_read["relations, events, attributes and notes"] += 1
         elif line.strip():
@@ -283,7 +270,7 @@ def _document(path: Path, not_read: Counter[str]) -> dict[str, Any]:
                 f"line {number}, {brief(line, 60)!r}, is no entity of one part, such as T1, PER 0 "
                 "4 and its text with tabs between"
             )
-    return {"id": path.stem, "text": texts[0], ENTITIES: entities}
+    return {"id": path.stem, "text": text, ENTITIES: entities}
 
 
 # WebAnno TSV 3, of WebAnno and INCEpTION (its user guide, "WebAnno TSV 3.3 File format")
@@ -332,44 +319,40 @@ def _webanno(path: Path, named: str | None) -> AnnotationTable:
         groups = [_NAMED_ENTITIES]
     group = _group(path, groups, columns, named)
     column = columns.index(group)
+    unnamed = "" if "." in group else group
     for lines in sentences:
         number, _ = lines[0]
-        export.add(number, _sentence, path.stem, lines, group, column)
+        export.add(number, _sentence, path.stem, lines, column, unnamed)
     return export
 
 
 def _sentence(
-    document: str, lines: Sequence[tuple[int, str]], group: str, column: int
+    document: str, lines: Sequence[tuple[int, str]], column: int, unnamed: str
 ) -> dict[str, Any]:
-    """Returns the text of a sentence and its entities, in UTF-16 units, as doccano's."""
+    """Returns the text of a sentence and its entities, in UTF-16 units, as doccano's.
+
+    `unnamed` is the label of entities without a value, as of a layer without features.
+    """
     texts = []
     tokens = []
     for number, line in lines:
         if line.startswith("#Text="):
             texts.append(_unescaped(line[6:]))
         elif match := _TOKEN.fullmatch(line):
-            tokens.append(match)
+            tokens.append(match.groups())
         elif line[0] != "#":
             raise ValueError(f"line {number}, {brief(line, 60)!r}, is no token")
     entities: dict[Any, dict[str, Any]] = {}
-    origin = int(tokens[0][1])
-    for match in tokens:
-        start = int(match[1]) - origin
-        end = int(match[2]) - origin
-        values = match[3].split("\t")
-        for value in _VALUE.finditer(values[column]):
-            label = _unescaped(value[1])
-            if value[1] == "_":
+    origin = int(tokens[0][0])
+    for start, end, values in tokens:
+        cell = values.split("\t")[column]
+        for value, number in _VALUE.findall(cell):
+            if value == "_":
                 continue
-            if value[1] == "*":  # no value, as of a layer without features
-                label = "" if "." in group else group
-            entity = {
-                "start_offset": start,
-                "end_offset": end,
-                "label": label,
-            }
-            entity = entities.setdefault(value[2] or (start, label), entity)
-            entity["end_offset"] = max(entity["end_offset"], end)
+            label = unnamed if value == "*" else _unescaped(value)
+            entity = entities.setdefault(number or (start, label), {"label": label})
+            entity.setdefault("start_offset", int(start) - origin)
+            entity["end_offset"] = int(end) - origin
     number, _ = lines[0]
     return {
         "id": f"{document}-{number}",
@@ -384,11 +367,6 @@ def _sentence(
 
 def annotation_files(folder: Path) -> list[Path]:
     """Returns the files of brat, or else of WebAnno TSV, in a folder and those within it."""
-    of_brat = []
-    of_webanno = []
-    for file in sorted(folder.rglob("[!.]*")):
-        if file.suffix == ".ann":
-            of_brat.append(file)
-        elif is_webanno(file):
-            of_webanno.append(file)
-    return of_brat or of_webanno
+    files = sorted(folder.rglob("[!.]*"))
+    of_brat = [file for file in files if file.suffix == ".ann"]
+    return of_brat or [file for file in files if is_webanno(file)]
