@@ -31,14 +31,14 @@ from bertjax.model.sentence_embedding import (
 from bertjax.weights.hf import BIN, SAFETENSORS, open_weights
 
 MODULES = "modules.json"
-_MODEL = "config_sentence_transformers.json"
+MODEL = "config_sentence_transformers.json"
 _POOLING = "1_Pooling/config.json"
 # Of several, sentence-transformers reads the first one; old versions wrote the name of the family.
 _SETTINGS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-SENTENCE_FILES = (MODULES, _MODEL, *_SETTINGS, "[0-9]*_*/*")
+SENTENCE_FILES = (MODULES, MODEL, *_SETTINGS, "[0-9]*_*/*")
 MAX_BYTES = 1 << 20
 _EMBEDDING = "sentence_embedding"
 REMEDY = "download it again, or give --pooling"
@@ -63,7 +63,7 @@ _TENSORS = {
     "LayerNorm": {"norm.weight": "/scale", "norm.bias": "/bias"},
     "Normalize": {},
 }
-# The usual value of a field of `_Transformer`.
+# The usual value of a field of `TransformerFields`.
 _TEXTS = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 LENGTHS = ("query_length", "document_length")
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
@@ -141,7 +141,9 @@ class Read(NamedTuple, Generic[Value]):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Transformer(Checked):
+class TransformerFields(Checked):
+    """The settings of a Transformer module."""
+
     max_seq_length: Count | None = None
     query_length: Count | None = None
     document_length: Count | None = None
@@ -162,7 +164,9 @@ class _Model(Checked):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Dense(Checked):
+class DenseFields(Checked):
+    """The config of a Dense module."""
+
     in_features: Any = None
     out_features: Count | None = None
     bias: bool = True
@@ -177,8 +181,8 @@ class _LayerNorm(Checked):
     dimension: Any = None
 
 
-def _parsed(kind: type[Fields], file: Path, content: Mapping[str, Any], strict: bool) -> Fields:
-    """Checks the content of a file; `strict`: fields that `kind` lacks are refused if they are set.
+def parsed(kind: type[Fields], file: Path, content: Mapping[str, Any], strict: bool) -> Fields:
+    """Reads the content of a file; `strict`: fields that `kind` lacks are refused if they are set.
 
     sentence-transformers itself refuses them in the settings of these modules.
     """
@@ -196,7 +200,7 @@ def _parsed(kind: type[Fields], file: Path, content: Mapping[str, Any], strict: 
 def _refuse_others(file: Path, content: Mapping[str, Any], known: Collection[str]) -> None:
     for name, value in content.items():
         if name not in known and value not in (None, {}):
-            raise _wrong(file, content, name, "which bertjax does not follow")
+            raise wrong(file, content, name, "which bertjax does not follow")
 
 
 def read_sentence_modules(directory: Path) -> SentenceModules | None:
@@ -207,7 +211,7 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
     """
     if not (directory / MODULES).is_file():
         return None
-    named = _modules(directory)
+    named = modules_of(directory)
     kinds = [kind for kind, _ in named]
     if kinds[:2] != ["Transformer", "Pooling"] or not {*kinds[2:]} <= _TENSORS.keys():
         raise ValueError(
@@ -216,15 +220,14 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
             "Normalize: give --pooling to embed without them."
         )
     (_, transformer), (_, pooling_folder), *others = named
-    settings = _read_settings(directory / transformer)
+    settings = read_settings(directory / transformer)
     pooling, include_prompt = read_pooling(directory / pooling_folder / "config.json")
-    config = _read_optional(directory / transformer / "config.json")
-    size = config.get("hidden_size") or config.get("dim") or BertConfig.hidden_size
+    size = hidden_size(directory / transformer)
     modules, params = _read_modules(directory, others, size * len(pooling.split("+")))
     count = len(modules)
     while modules and modules[-1][1].kind == "Normalize":
         modules.pop()
-    model = _read_model(directory / _MODEL)
+    model = read_model(directory / MODEL, read_optional(directory / MODEL))
     return SentenceModules(
         pooling=pooling,
         include_prompt=include_prompt,
@@ -243,30 +246,38 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
     )
 
 
-def _read_settings(folder: Path) -> _Transformer:
-    for name in _SETTINGS:
-        content = _read_optional(folder / name)
-        if content:
-            settings = _parsed(_Transformer, folder / name, content, strict=True)
-            if settings.modality_config not in (None, _TEXTS):
-                why = "which bertjax does not follow"
-                raise _wrong(folder / name, content, "modality_config", why)
-            return settings
-    return _Transformer()
+def hidden_size(folder: Path) -> int:
+    """Returns the size of the hidden states of the transformer in a folder."""
+    config = read_optional(folder / "config.json")
+    return config.get("hidden_size") or config.get("dim") or BertConfig.hidden_size
 
 
-def _read_model(file: Path) -> _Model:
-    """Reads the prompts, similarity and dimensions of a model."""
-    content = _read_optional(file)
-    model = _parsed(_Model, file, content, strict=False)
+def read_settings(
+    folder: Path,
+    kind: type[TransformerFields] = TransformerFields,
+    defaults: Mapping[str, Any] | None = None,
+) -> Any:
+    """Reads the settings of the transformer in a folder, which has `defaults` for missing ones."""
+    names = [name for name in _SETTINGS if read_optional(folder / name)]
+    file = folder / [*names, _SETTINGS[0]][0]
+    content = {**(defaults or {}), **read_optional(file)}
+    settings = parsed(kind, file, content, strict=True)
+    if settings.modality_config not in (None, _TEXTS):
+        raise wrong(file, content, "modality_config", "which bertjax does not follow")
+    return settings
+
+
+def read_model(file: Path, content: Mapping[str, Any]) -> Any:
+    """Reads the prompts, similarity and dimensions of a model, `content` of `file`."""
+    model = parsed(_Model, file, content, strict=False)
     prompts = {**_NO_PROMPTS, **model.prompts}
     if model.default_prompt_name not in (None, *prompts):
         known = f"but only the prompts {listed(sorted(prompts))}"
-        raise _wrong(file, content, "default_prompt_name", known)
+        raise wrong(file, content, "default_prompt_name", known)
     return dataclasses.replace(model, prompts=prompts)
 
 
-def _wrong(file: Path, content: Mapping[str, Any], name: str, why: str) -> ValueError:
+def wrong(file: Path, content: Mapping[str, Any], name: str, why: str) -> ValueError:
     value = brief(repr(content.get(name)), 80)
     return ValueError(f"{file} has {brief(name, 40)}={value}, {why}: give --pooling.")
 
@@ -286,30 +297,41 @@ def _read_modules(
             if _normalizes(file):
                 modules.append((folder, SentenceModule(kind)))
             continue
-        module = _read_module(file, kind, size)
-        for name, value in _read_weights(directory / folder, _shapes(module, size)).items():
-            params[f"{len(modules)}{_TENSORS[kind][name]}"] = np.ascontiguousarray(value.T)
+        module = read_module(file, kind, size)
+        params |= read_module_params(directory / folder, module, size, str(len(modules)))
         size = module.out_features or size
         modules.append((folder, module))
     return modules, params
 
 
-def _read_module(file: Path, kind: str, size: int) -> SentenceModule:
+def read_module_params(
+    folder: Path, module: SentenceModule, size: int, name: str
+) -> dict[str, np.ndarray]:
+    """Reads the parameters of a module with inputs of `size`, {path that begins with `name`: x}."""
+    params = {}
+    for tensor, value in _read_weights(folder, _shapes(module, size)).items():
+        params[f"{name}{_TENSORS[module.kind][tensor]}"] = np.ascontiguousarray(value.T)
+    return params
+
+
+def read_module(
+    file: Path, kind: str, size: int, dense: type[DenseFields] = DenseFields
+) -> SentenceModule:
     """Reads the config of a Dense or a LayerNorm whose input has `size` numbers."""
     content = read_json(file, REMEDY, MAX_BYTES)
     if kind == "Dense":
         inputs = "in_features"
-        _parsed(_Dense, file, content, strict=False)
+        parsed(dense, file, content, strict=False)
     else:
         inputs = "dimension"
-        _parsed(_LayerNorm, file, content, strict=True)
+        parsed(_LayerNorm, file, content, strict=True)
     fields = {name: content[name] for name in SentenceModule._fields[1:] if name in content}
     module = SentenceModule(kind, **fields)
     if activation(module.activation_function) is None:
         known = f"but bertjax has only {', '.join(ACTIVATIONS)} of torch.nn"
-        raise _wrong(file, content, "activation_function", known)
+        raise wrong(file, content, "activation_function", known)
     if content.get(inputs) != size:
-        raise _wrong(file, content, inputs, f"but its input has {size} numbers")
+        raise wrong(file, content, inputs, f"but its input has {size} numbers")
     return module
 
 
@@ -326,12 +348,16 @@ def _shapes(module: SentenceModule, size: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def weights_file(folder: Path) -> Path:
+    """Returns the file of weights in a folder; raises FileNotFoundError if there is none."""
+    for name in (SAFETENSORS, BIN):
+        if (folder / name).is_file():
+            return folder / name
+    raise FileNotFoundError(f"{folder} has no {SAFETENSORS} or {BIN}: {REMEDY}.")
+
+
 def _read_weights(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    file = folder / SAFETENSORS
-    if not file.is_file():
-        file = folder / BIN
-    if not file.is_file():
-        raise FileNotFoundError(f"{folder} has no {SAFETENSORS} or {BIN}: {REMEDY}.")
+    file = weights_file(folder)
     tensors = open_weights([file])
     stored = {name: tensors[name].shape for name in tensors}
     if stored != shapes:
@@ -344,7 +370,7 @@ def _read_weights(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[s
 
 def _normalizes(file: Path) -> bool:
     """Whether a Normalize normalises embeddings of texts, and not something else, or nothing."""
-    config = _read_optional(file)
+    config = read_optional(file)
     read = config.get("module_input_name", _EMBEDDING)
     written = config.get("module_output_name")
     if written is None:
@@ -352,11 +378,11 @@ def _normalizes(file: Path) -> bool:
     are_names = isinstance(read, str) and isinstance(written, str)
     others = ("token_embeddings", "attention_mask", "input_ids")
     if not are_names or (written == _EMBEDDING and read in others):
-        raise _wrong(file, config, "module_input_name", "which bertjax does not follow")
+        raise wrong(file, config, "module_input_name", "which bertjax does not follow")
     return read == written == _EMBEDDING
 
 
-def _modules(directory: Path) -> list[tuple[str, str]]:
+def modules_of(directory: Path) -> list[tuple[str, str]]:
     """Returns (class, folder) of each module; the class of another library has its full name."""
     modules = []
     for index, module in enumerate(read_json(directory / MODULES, REMEDY, MAX_BYTES, list)):
@@ -378,7 +404,7 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
     return modules
 
 
-def _read_optional(file: Path) -> dict[str, Any]:
+def read_optional(file: Path) -> dict[str, Any]:
     if file.is_file():
         return read_json(file, REMEDY, MAX_BYTES)
     return {}
@@ -412,7 +438,7 @@ def transformer_folder(directory: Path) -> Path:
     """Returns the folder of the transformer of `modules.json`; without this file, `directory`."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         if (directory / MODULES).is_file():
-            return directory / _modules(directory)[0][1]
+            return directory / modules_of(directory)[0][1]
     return directory
 
 
@@ -421,7 +447,7 @@ def check_first_module(directory: Path) -> None:
     StaticEmbedding, BoW, WordEmbeddings or Router."""
     if not (directory / MODULES).is_file():
         return
-    kinds = [kind for kind, _ in _modules(directory)]
+    kinds = [kind for kind, _ in modules_of(directory)]
     if kinds[:1] not in ([], ["Transformer"]):
         raise ValueError(
             f"{directory / MODULES} has the modules {brief(', '.join(kinds), 80)}, but bertjax has "
@@ -438,8 +464,8 @@ def sentence_files(directory: Path) -> dict[str, bytes]:
     if not (directory / MODULES).is_file():
         return {}
     root = transformer_folder(directory)
-    modules = _modules(directory)
-    files = [directory / MODULES, directory / _MODEL]
+    modules = modules_of(directory)
+    files = [directory / MODULES, directory / MODEL]
     files += [root / name for name in _SETTINGS]
     for _, folder in modules[1:]:
         files += sorted((directory / folder).rglob("*"))
@@ -465,7 +491,7 @@ def read_cross_encoder(
     ValueError if other modules than a transformer, or a lower-casing that the tokenizer does not do
     (`lowers`), would change the scores, or if the default prompt has no text.
     """
-    model = _first_of(files, _MODEL)
+    model = _first_of(files, MODEL)
     text = _first_of(files, *_SETTINGS)
     not_followed = []
     for module in json.loads(files.get(MODULES, b"[]")):
@@ -548,7 +574,7 @@ def files_of_head(
         MODULES: table,
         _POOLING: _pooling_config(model),
         _SETTINGS[0]: settings,
-        _MODEL: described,
+        MODEL: described,
     }
     size = model.config.hidden_size * len(model.pooling.split("+"))
     folders = []
