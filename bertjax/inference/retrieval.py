@@ -265,6 +265,7 @@ class DenseIndex(Index):
         self._cosine = cosine
 
     def add(self, rows: np.ndarray, texts: Sequence[str]) -> None:
+        """Writes the vectors of passages."""
         vectors = self._embed["document"](texts)
         if not self._path.exists():
             shape = (self._count, vectors.shape[1])
@@ -272,10 +273,12 @@ class DenseIndex(Index):
         np.load(self._path, mmap_mode="r+")[rows] = vectors
 
     def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Searches by `search`."""
         vectors = np.load(self._path, mmap_mode="r")
         return search(self._embed["query"](queries), vectors, k, cosine=self._cosine)
 
     def scores(self, queries: Sequence[str], places: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Reads the vectors of the places alone."""
         scores = []
         embedded = self._embed["query"](queries)
         for query, rows in zip(embedded, places, strict=True):

@@ -551,11 +551,8 @@ def _check_embedding(config: FinetuneConfig, task: Task, program: Program | None
     options = config.options
     if not isinstance(options, EmbedderOptions):
         return
-    if (
-        getattr(options, "loss", None) == SIMCSE
-        and program is not None
-        and not program.model.is_random
-    ):
+    is_simcse = getattr(options, "loss", None) == SIMCSE
+    if is_simcse and program is not None and not program.model.is_random:
         raise ValueError("--loss simcse needs dropout: give a rate, such as --dropout 0.1.")
     folder = options.retrieval_dir
     similarity = getattr(task, "similarity", "")
