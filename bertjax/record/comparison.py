@@ -29,8 +29,8 @@ from bertjax.tasks.intervals import (
     few_groups_in_words,
     mcnemar,
 )
-from bertjax.tasks.measures import Measure, measure_of, scored_rows
-from bertjax.tasks.metrics import higher_is_better, is_fraction
+from bertjax.tasks.measures import measure_of, scored_rows
+from bertjax.tasks.metrics import Measure, higher_is_better, is_fraction
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.reranking import RerankTask
 from bertjax.tasks.sources.columns import Columns

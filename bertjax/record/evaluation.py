@@ -96,10 +96,9 @@ def slices_of(rows: ScoredRows, metric: str) -> dict[str, Any]:
 
 def _slice(task: Task, units: Sequence[Unit], groups: np.ndarray) -> dict[str, Any]:
     measure = measure_of(task, units)
-    scores = measure.scores(np.ones((1, len(units))))
     _, numbers = np.unique(groups, return_inverse=True)
     return {
-        "scores": {name: float(np.nan_to_num(score[0])) for name, score in scores.items()},
+        "scores": measure.once(),
         INTERVALS: intervals(measure, numbers.tolist()),
     }
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.tasks.measures import Measure, ScoredRows, Values, Weights, measure_of
-from bertjax.tasks.metrics import is_fraction
+from bertjax.tasks.measures import ScoredRows, measure_of
+from bertjax.tasks.metrics import Measure, Values, Weights, is_fraction
 
 # scipy is imported where it is used: its import would delay `--help`.
 
@@ -88,7 +88,7 @@ def intervals_of_means(
         sums = weights @ table / weights.sum(1, keepdims=True)
         return dict(zip(names, sums.T, strict=True))
 
-    return intervals(Measure(len(table), means), range(len(table)))
+    return intervals(Measure(len(table), {}, means), range(len(table)))
 
 
 def _bound(name: str, value: float, groups: int) -> Interval | None:
@@ -121,9 +121,7 @@ class _Resampled:
         self.groups = int(groups.max(initial=-1)) + 1
         self.values: dict[str, float] = {}
         if self.groups > 1:
-            once = np.ones((1, measure.units))
-            for name, value in measure.scores(once).items():
-                self.values[name] = float(value[0])
+            self.values = measure.once()
             weights = _draws(groups, measure.draws, rng)
             self.draws = _evaluated(measure, weights)
             weights = _left_out(groups, rng)
@@ -250,7 +248,7 @@ def compare(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[str,
     def of_exchanged(exchanged: Weights) -> Values:
         return differences(1 - exchanged, exchanged)
 
-    both = Measure(len(ids), of_both, measure.draws)
+    both = Measure(len(ids), {}, of_both, measure.draws)
     resampled = _Resampled(both, ids, seed)
     if not resampled.values:
         return {}
@@ -259,7 +257,7 @@ def compare(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[str,
     scores = measure.scores(alone)
     count = min(EXCHANGES, 2 * measure.draws - 1)
     exchanges = _exchanges(ids, count, seed)
-    of_exchanges = Measure(len(ids), of_exchanged)
+    of_exchanges = Measure(len(ids), {}, of_exchanged)
     exchanged = _evaluated(of_exchanges, exchanges)
     found = {}
     for name, difference in resampled.values.items():
@@ -322,7 +320,7 @@ def mean_of(measures: Sequence[Measure], *, same_units: bool) -> Measure:
             ratios[name] = np.sum(of_runs, axis=0)
         else:
             ratios[name] = np.concatenate(of_runs, axis=1)
-    return Measure(units, scores, draws, ratios)
+    return Measure(units, ratios, scores, draws)
 
 
 def _clipped(name: str, low: float, high: float) -> Interval:

@@ -2,12 +2,12 @@
 
 Most metrics are ratios of sums over the examples, such as the right entities over the predicted
 ones; F1 per class, Matthews' and the other correlations follow from weighted counts and ranks
-(`metrics.Weighted`). So a `Measure` computes them for many draws of a split at once. Any other
+(`metrics.Measure`). So a `Measure` computes them for many draws of a split at once. Any other
 metric is computed anew for each draw.
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,12 +16,15 @@ from bertjax.tasks.classification import ProbabilityTask
 from bertjax.tasks.dataset import Example, connected, group_keys
 from bertjax.tasks.embedding import VECTORS, Retrieval, texts_of
 from bertjax.tasks.metrics import (
+    FEW_DRAWS,
+    Measure,
+    Ratios,
     Scores,
     Values,
-    Weighted,
     Weights,
-    entity_counts,
-    weighted_form,
+    entity_ratios,
+    measure_of_ratios,
+    measuring,
     word_accuracy,
 )
 from bertjax.tasks.question_answering import IMPOSSIBLE, SpanTask
@@ -35,34 +38,14 @@ from bertjax.tasks.reranking import (
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Prediction, Task
 
-# Draws of a bootstrap, and those of metrics that are computed anew for each draw.
-DRAWS = 1000
-FEW_DRAWS = 200
-
 # The name of a slice of rows without a value.
 NO_VALUE = "(no value)"
 
 
-class Measure(NamedTuple):
-    """The metrics of predictions as a function of how much each unit counts.
-
-    A unit is an example or, in a ranking, a query with its passages. `scores` takes weights, float
-    [draws, units], and returns {metric: float [draws]}; weights that are whole numbers give the
-    metrics of the units repeated as often. A ratio is NaN in draws without a unit that it counts,
-    such as a question without an answer. `draws` is how many draws a bootstrap takes, and `ratios`
-    are as in `Weighted`: a metric that is not there counts all units.
-    """
-
-    units: int
-    scores: Scores
-    draws: int = DRAWS
-    ratios: Mapping[str, np.ndarray] = {}
-
-
 class Unit(NamedTuple):
-    """What the metrics need of a unit: {metric: (numerator, denominator)} and the labels."""
+    """What the metrics need of a unit of a `Measure`: ratios and the labels."""
 
-    ratios: Mapping[str, tuple[float, float]]
+    ratios: Ratios
     label: Any = None
     answer: Any = None
 
@@ -80,15 +63,18 @@ def row_of(task: Task, example: Example, prediction: Prediction) -> Row | None:
     label: Any = example.label
     if isinstance(task, SpanTask) and (example.answers or label == IMPOSSIBLE):
         texts = [text for text, _ in example.answers]
-        return _question(task, texts, prediction["answer"])
+        return Unit(task.ratios(texts, prediction["answer"]))
     if VECTORS in prediction:
         return _Embedded(texts_of(example), prediction[VECTORS])
     if label is None or isinstance(task, SpanTask) or "error" in prediction:
         return None
     if isinstance(task, TagTask):
-        if any(label):
-            return _sentence(task, example, prediction)
-        return None
+        if not any(label):
+            return None
+        ratios = entity_ratios(*task.scored_tags(example, prediction), example.cut)
+        if task.metric is word_accuracy:
+            ratios = {"accuracy": ratios["accuracy"]}
+        return Unit(ratios)
     if isinstance(task, RerankTask):
         return ranked_passages(example, prediction)
     ratios = {}
@@ -98,64 +84,22 @@ def row_of(task: Task, example: Example, prediction: Prediction) -> Row | None:
     return Unit(ratios, task.scored_label(label, prediction), task.predicted_label(prediction))
 
 
-def _question(task: SpanTask, texts: Sequence[str], answer: str) -> Unit:
-    exact, f1 = task.scores_of(texts, answer)
-    if not task.with_impossible:
-        return Unit({"exact_match": (exact, 1), "f1": (f1, 1)})
-    ratios = {}
-    for part in ("", "HasAns_" if texts else "NoAns_"):
-        ratios[f"{part}exact"] = (exact, 1)
-        ratios[f"{part}f1"] = (f1, 1)
-    return Unit(ratios)
-
-
-def _sentence(task: TagTask, example: Example, prediction: Prediction) -> Unit:
-    gold, answer = task.scored_tags(example, prediction)
-    counts = entity_counts(gold, answer, example.cut)
-    ratios = counts.ratios()
-    if task.metric is word_accuracy:
-        ratios = {"accuracy": ratios["accuracy"]}
-    return Unit(ratios)
-
-
 def measure_of(task: Task, units: Sequence[Unit]) -> Measure:
     """Returns the measure of the metrics of `task` for at least one unit.
 
     Units of two models that are compared stand one after the other.
     """
-    parts = [Weighted(_ratios(units))]
-    draws = DRAWS
-    if units[0].label is not None:
-        golds = [unit.label for unit in units]
-        answers = [unit.answer for unit in units]
-        weighted = weighted_form(task.metric)
-        if weighted is None:
-            parts.append(Weighted({}, _again(task, golds, answers)))
-            draws = FEW_DRAWS
-        else:
-            parts.append(weighted(golds, answers))
-    ratios: dict[str, np.ndarray] = {}
-    for part in parts:
-        ratios |= part.ratios
-
-    def scores(weights: Weights) -> Values:
-        values: Values = {}
-        for part in parts:
-            values |= part.scores(weights)
-        return values
-
-    return Measure(len(units), scores, draws, ratios)
-
-
-def _ratios(units: Sequence[Unit]) -> dict[str, np.ndarray]:
-    """Returns the ratios of units as of `Weighted`."""
-    ratios: dict[str, np.ndarray] = {}
-    for number, unit in enumerate(units):
-        for name, pair in unit.ratios.items():
-            if name not in ratios:
-                ratios[name] = np.zeros((2, len(units)))
-            ratios[name][:, number] = pair
-    return ratios
+    measure = measure_of_ratios([unit.ratios for unit in units])
+    if units[0].label is None:
+        return measure
+    golds = [unit.label for unit in units]
+    answers = [unit.answer for unit in units]
+    measured = measuring(task.metric)
+    if measured is None:
+        own = Measure(len(units), {}, _again(task, golds, answers), FEW_DRAWS)
+    else:
+        own = measured(golds, answers)
+    return own._replace(ratios={**measure.ratios, **own.ratios})
 
 
 def _again(task: Task, golds: Sequence[Any], answers: Sequence[Any]) -> Scores:

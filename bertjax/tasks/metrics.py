@@ -54,33 +54,64 @@ Values = dict[str, np.ndarray]
 Scores = Callable[[Weights], Values]
 
 
+# {metric: (numerator, denominator)} of one example.
+Ratios = Mapping[str, tuple[float, float]]
+# Draws of a bootstrap, and those of metrics that are computed anew for each draw.
+DRAWS = 1000
+FEW_DRAWS = 200
+
+
 def _nothing(weights: Weights) -> Values:
     return {}
 
 
-class Weighted(NamedTuple):
-    """A metric of N examples as a function of how often each of them counts.
+class Measure(NamedTuple):
+    """The metrics of some predictions as a function of how much each unit counts.
+
+    A unit is an example or, in a ranking, a query with its passages. Weights that are whole numbers
+    give the metrics of the units repeated as often.
 
     Attributes:
-        ratios: {metric: numerators and denominators of the examples, float [2, N]}, of which it is
+        units: the number of units.
+        ratios: {metric: numerators and denominators of the units, float [2, units]}: the metric is
             the ratio of the sums.
-        others: returns {metric: float [draws]} for weights, float [draws, N]; it also has the
-            values of those of `ratios` that count these examples, but are other functions.
+        others: returns {metric: float [draws]} for weights, float [draws, units]. Those that are in
+            `ratios` as well are no ratios, but count the same units.
+        draws: how many draws a bootstrap takes.
     """
 
+    units: int
     ratios: Mapping[str, np.ndarray]
     others: Scores = _nothing
+    draws: int = DRAWS
 
     def scores(self, weights: Weights) -> Values:
-        """Returns {metric: float [draws]} for weights, float [draws, N].
+        """Returns {metric: float [draws]} for weights, float [draws, units].
 
-        A ratio is NaN in draws without an example that it counts, and 0.0 if no example counts.
+        A ratio is NaN in draws without a unit that it counts, such as a question without an answer,
+        and 0.0 if no unit counts.
         """
         values = {}
         for name, (numerators, denominators) in self.ratios.items():
             undefined = np.nan if denominators.any() else 0.0
             values[name] = ratio(weights @ numerators, weights @ denominators, undefined)
         return values | self.others(weights)
+
+    def once(self) -> dict[str, float]:
+        """Returns the metrics of the units if each counts once."""
+        values = self.scores(np.ones((1, self.units)))
+        return {name: float(value[0]) for name, value in values.items()}
+
+
+def measure_of_ratios(units: Sequence[Ratios]) -> Measure:
+    """Returns the measure of metrics that are ratios of sums over units."""
+    table: dict[str, np.ndarray] = {}
+    for number, ratios in enumerate(units):
+        for name, pair in ratios.items():
+            if name not in table:
+                table[name] = np.zeros((2, len(units)))
+            table[name][:, number] = pair
+    return Measure(len(units), table)
 
 
 def ratio(numerator: np.ndarray, denominator: np.ndarray, undefined: float = 0.0) -> np.ndarray:
@@ -90,43 +121,46 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray, undefined: float = 0.0
 
 
 class WeightedMetric:
-    """The metric of examples that count once each, made of a function that weights them."""
+    """A metric that is made of a function which returns its `Measure`."""
 
-    def __init__(self, weighted: Callable[..., Weighted]):
-        self.weighted = weighted
-        functools.update_wrapper(self, weighted)
+    def __init__(self, measure: Callable[..., Measure]):
+        self._measure = measure
+        functools.update_wrapper(self, measure)
 
-    def __call__(self, golds: Any, predictions: Any, **options: Any) -> dict[str, float]:
-        _check_lengths(golds, predictions)
-        once = np.ones((1, len(golds)))
-        values = self.weighted(golds, predictions, **options).scores(once)
-        return {name: float(value[0]) for name, value in values.items()}
+    def measure(self, golds: Any, predictions: Any, *others: Any, **options: Any) -> Measure:
+        """Returns the measure; the arguments are those of the metric."""
+        if not isinstance(golds, Mapping):
+            _check_lengths(golds, predictions)
+        return self._measure(golds, predictions, *others, **options)
+
+    def __call__(self, *arguments: Any, **options: Any) -> dict[str, float]:
+        return self.measure(*arguments, **options).once()
 
 
-def weighted_form(metric: Metric) -> Callable[..., Weighted] | None:
-    """Returns the function (labels, predicted labels) -> `Weighted` of a metric; None: it has none.
+def measuring(metric: Metric) -> Callable[..., Measure] | None:
+    """Returns the function (labels, predicted labels) -> `Measure` of a metric; None: it has none.
 
     The metric may be a `functools.partial` of a `WeightedMetric`.
     """
     part = functools.partial(metric)
     if isinstance(part.func, WeightedMetric):
-        return functools.partial(part.func.weighted, **part.keywords)
+        return functools.partial(part.func.measure, **part.keywords)
     return None
 
 
 @WeightedMetric
-def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> Weighted:
+def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> Measure:
     """Computes `accuracy`, the fraction of predictions that equal the label.
 
     Raises:
         ValueError: there are no examples, or not as many predictions as labels.
     """
     is_right = [*map(operator.eq, golds, predictions)]
-    return Weighted({"accuracy": np.array([is_right, np.ones(len(is_right))], np.float64)})
+    return measure_of_ratios([{"accuracy": (x, 1)} for x in is_right])
 
 
 @WeightedMetric
-def class_metrics(golds: Sequence[Any], predictions: Sequence[Any]) -> Weighted:
+def class_metrics(golds: Sequence[Any], predictions: Sequence[Any]) -> Measure:
     """Computes `accuracy`, `macro_f1` and `weighted_f1`, as scikit-learn does by default.
 
     `macro_f1` is the mean of the F1 of the classes that occur, so that rare classes count as much
@@ -143,7 +177,7 @@ def class_metrics(golds: Sequence[Any], predictions: Sequence[Any]) -> Weighted:
             "weighted_f1": ratio(weighted, support.sum(1)),
         }
 
-    return Weighted(accuracy.weighted(golds, predictions).ratios, others)
+    return accuracy.measure(golds, predictions)._replace(others=others)
 
 
 def _class_counts(
@@ -182,12 +216,12 @@ def _macro_f1(hits: np.ndarray, support: np.ndarray, guesses: np.ndarray) -> np.
 
 
 @WeightedMetric
-def ordinal_metrics(golds: Sequence[str], predictions: Sequence[str]) -> Weighted:
+def ordinal_metrics(golds: Sequence[str], predictions: Sequence[str]) -> Measure:
     """Computes `class_metrics`, and `mae` and `quadratic_kappa` of classes that are whole numbers.
 
     `quadratic_kappa` is Cohen's kappa with quadratic weights (Cohen 1968).
     """
-    classes = class_metrics.weighted(golds, predictions)
+    classes = class_metrics.measure(golds, predictions)
     x = np.array(golds, np.float64)
     y = np.array(predictions, np.float64)
     columns = np.stack([x, y, x**2 + y**2, (x - y) ** 2, np.abs(x - y)], axis=1)
@@ -201,27 +235,29 @@ def ordinal_metrics(golds: Sequence[str], predictions: Sequence[str]) -> Weighte
         ordinal = {"mae": errors / total, "quadratic_kappa": kappa}
         return classes.others(weights) | ordinal
 
-    return Weighted(classes.ratios, others)
+    return classes._replace(others=others)
 
 
 @WeightedMetric
-def accuracy_and_f1(golds: Sequence[Any], predictions: Sequence[Any], *, positive: Any) -> Weighted:
+def accuracy_and_f1(golds: Sequence[Any], predictions: Sequence[Any], *, positive: Any) -> Measure:
     """Computes `accuracy`, `f1` of the class `positive`, and the mean of both, `accuracy_f1`."""
-    is_gold = np.array([gold == positive for gold in golds])
-    is_predicted = np.array([answer == positive for answer in predictions])
-    right = 2 * (is_gold & is_predicted)
-    f1 = np.stack([right, 1 * is_gold + is_predicted])
-    both = Weighted({**accuracy.weighted(golds, predictions).ratios, "f1": f1})
+    examples = []
+    for gold, answer in zip(golds, predictions, strict=True):
+        is_gold = gold == positive
+        is_answer = answer == positive
+        f1 = (2 * (is_gold and is_answer), is_gold + is_answer)
+        examples.append({"accuracy": (gold == answer, 1), "f1": f1, "accuracy_f1": f1})
+    ratios = measure_of_ratios(examples)
 
     def others(weights: Weights) -> Values:
-        values = both.scores(weights)
+        values = ratios.scores(weights)
         return {"accuracy_f1": (values["accuracy"] + values["f1"]) / 2}
 
-    return Weighted({**both.ratios, "accuracy_f1": f1}, others)
+    return ratios._replace(others=others)
 
 
 @WeightedMetric
-def matthews(golds: Sequence[Any], predictions: Sequence[Any]) -> Weighted:
+def matthews(golds: Sequence[Any], predictions: Sequence[Any]) -> Measure:
     """Computes `matthews`, the Matthews correlation coefficient of two or more classes.
 
     Of more than two, it is that of Gorodkin (2004).
@@ -237,11 +273,11 @@ def matthews(golds: Sequence[Any], predictions: Sequence[Any]) -> Weighted:
         covariance = hits.sum(1) * total - np.sum(support * guesses, axis=1)
         return {"matthews": ratio(covariance, np.sqrt(spread))}
 
-    return Weighted({}, others)
+    return Measure(len(golds), {}, others)
 
 
 @WeightedMetric
-def pearson_spearman(golds: Sequence[float], predictions: Sequence[float]) -> Weighted:
+def pearson_spearman(golds: Sequence[float], predictions: Sequence[float]) -> Measure:
     """Computes the `pearson` and `spearman` correlations of `golds` and `predictions`.
 
     The mean of the two correlations, `pearson_spearman`, is the metric by which GLUE ranks models.
@@ -257,7 +293,7 @@ def pearson_spearman(golds: Sequence[float], predictions: Sequence[float]) -> We
         mean = (pearson + spearman) / 2
         return {"pearson": pearson, "spearman": spearman, "pearson_spearman": mean}
 
-    return Weighted({}, others)
+    return Measure(len(golds), {}, others)
 
 
 def _varying(values: Sequence[float]) -> np.ndarray:
@@ -298,9 +334,9 @@ def _ranks(values: np.ndarray) -> Callable[[Weights], np.ndarray]:
 
 
 @WeightedMetric
-def regression_metrics(golds: Sequence[float], predictions: Sequence[float]) -> Weighted:
+def regression_metrics(golds: Sequence[float], predictions: Sequence[float]) -> Measure:
     """Computes the correlations, `r2`, and `mae` and `rmse`, which have the unit of the labels."""
-    correlations = pearson_spearman.weighted(golds, predictions)
+    correlations = pearson_spearman.measure(golds, predictions)
     errors = np.array(golds, np.float64) - np.array(predictions, np.float64)
     if not np.isfinite(errors).all():
         errors = np.full(len(errors), np.nan)
@@ -319,7 +355,7 @@ def regression_metrics(golds: Sequence[float], predictions: Sequence[float]) -> 
             "r2": explained,
         }
 
-    return Weighted({}, others)
+    return Measure(len(golds), {}, others)
 
 
 Targets = Mapping[str, float | None]
@@ -330,19 +366,19 @@ OF_TARGET = ("pearson_spearman", "pearson", "mae")
 @WeightedMetric
 def targets_metrics(
     golds: Sequence[Targets], predictions: Sequence[Mapping[str, float]]
-) -> Weighted:
+) -> Measure:
     """Computes `regression_metrics` of several targets: their means, and `OF_TARGET` of each.
 
     Targets of an example that are None are left out, and so are targets that no example has. They
     are NaN in draws without an example that has a target.
     """
-    parts: dict[str, tuple[np.ndarray, Weighted]] = {}
+    parts: dict[str, tuple[np.ndarray, Measure]] = {}
     for name in golds[0]:
         x = np.array([gold[name] for gold in golds], np.float64)  # None becomes NaN
         y = np.array([answer[name] for answer in predictions], np.float64)
         is_present = np.isfinite(x)
         if is_present.any():
-            parts[name] = is_present, regression_metrics.weighted(x[is_present], y[is_present])
+            parts[name] = is_present, regression_metrics.measure(x[is_present], y[is_present])
 
     def others(weights: Weights) -> Values:
         of_targets = {}
@@ -357,7 +393,7 @@ def targets_metrics(
             of_targets[name] = values
         return _with_means(of_targets)
 
-    return Weighted({}, others)
+    return Measure(len(golds), {}, others)
 
 
 def _with_means(of_targets: Mapping[str, Values]) -> Values:
@@ -372,7 +408,7 @@ def _with_means(of_targets: Mapping[str, Values]) -> Values:
 
 
 @WeightedMetric
-def multi_label(golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> Weighted:
+def multi_label(golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> Measure:
     """Computes multi-label metrics, for examples that may have several labels or none.
 
     `micro_f1` is the F1 over all pairs of example and class; `macro_f1` the mean F1 of the classes
@@ -383,14 +419,14 @@ def multi_label(golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[s
         ValueError: there are no examples, or not as many predictions as labels.
     """
     counts = _class_counts(golds, predictions)
-    table = []
+    examples = []
     for gold, answer in zip(golds, predictions, strict=True):
         both = {*gold} & {*answer}
         is_equal = {*gold} == {*answer}
-        table.append((2 * len(both), len(gold) + len(answer), is_equal, 1))
-    ratios = np.array(table, np.float64).T
-    named = {"micro_f1": ratios[:2], "macro_f1": ratios[:2], "subset_accuracy": ratios[2:]}
-    return Weighted(named, lambda weights: {"macro_f1": _macro_f1(*counts(weights))})
+        f1 = (2 * len(both), len(gold) + len(answer))
+        examples.append({"micro_f1": f1, "macro_f1": f1, "subset_accuracy": (is_equal, 1)})
+    measure = measure_of_ratios(examples)
+    return measure._replace(others=lambda weights: {"macro_f1": _macro_f1(*counts(weights))})
 
 
 def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
@@ -413,9 +449,8 @@ def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
     return spans
 
 
-def entity_f1(
-    golds: Tags, predictions: Tags, cut: Sequence[Collection[int]] = ()
-) -> dict[str, float]:
+@WeightedMetric
+def entity_f1(golds: Tags, predictions: Tags, cut: Sequence[Collection[int]] = ()) -> Measure:
     """Computes conlleval's metrics: `precision`, `recall`, `f1` of entities, `accuracy` of tags.
 
     A predicted entity is correct if its first word, last word and type equal those in a gold
@@ -425,8 +460,7 @@ def entity_f1(
     Raises:
         ValueError: the number of predicted tags of a sentence differs from its number of words.
     """
-    _check_lengths(golds, predictions)
-    sums = EntityCounts(0, 0, 0, 0, 0)
+    sentences = []
     rows = zip(golds, predictions, cut or itertools.repeat(()), strict=False)
     for number, (gold, answer, missed) in enumerate(rows, 1):
         if len(gold) != len(answer):
@@ -434,48 +468,31 @@ def entity_f1(
                 f"Sentence {number} has {len(gold)} words but {len(answer)} predicted tags: "
                 "predict one tag for each word."
             )
-        counts = entity_counts(gold, answer, missed)
-        sums = EntityCounts(*map(sum, zip(sums, counts, strict=True)))
-    return {name: right / max(total, 1) for name, (right, total) in sums.ratios().items()}
+        sentences.append(entity_ratios(gold, answer, missed))
+    return measure_of_ratios(sentences)
 
 
-class EntityCounts(NamedTuple):
-    """Numbers of entities and words; those that are right equal the gold ones."""
-
-    right: int
-    in_golds: int
-    in_predictions: int
-    words: int
-    right_words: int
-
-    def ratios(self) -> dict[str, tuple[int, int]]:
-        """Returns {metric: (numerator, denominator)}."""
-        return {
-            "precision": (self.right, self.in_predictions),
-            "recall": (self.right, self.in_golds),
-            "f1": (2 * self.right, self.in_golds + self.in_predictions),
-            "accuracy": (self.right_words, self.words),
-        }
-
-
-def entity_counts(
-    gold: Sequence[str], answer: Sequence[str], cut: Collection[int] = ()
-) -> EntityCounts:
-    """Counts the entities and words of one sentence, as `entity_f1` does."""
+def entity_ratios(gold: Sequence[str], answer: Sequence[str], cut: Collection[int] = ()) -> Ratios:
+    """Returns the ratios of `entity_f1` of one sentence."""
     expected = entities(gold)
     predicted = entities(answer)
     right = 0
     for entity in {*expected}.intersection(predicted):
         right += entity[0] not in cut
     right_words = sum(map(operator.eq, gold, answer))
-    return EntityCounts(right, len(expected), len(predicted), len(gold), right_words)
+    return {
+        "precision": (right, len(predicted)),
+        "recall": (right, len(expected)),
+        "f1": (2 * right, len(expected) + len(predicted)),
+        "accuracy": (right_words, len(gold)),
+    }
 
 
-def word_accuracy(
-    golds: Tags, predictions: Tags, cut: Sequence[Collection[int]] = ()
-) -> dict[str, float]:
+@WeightedMetric
+def word_accuracy(golds: Tags, predictions: Tags, cut: Sequence[Collection[int]] = ()) -> Measure:
     """Computes `accuracy`, the fraction of words with the correct tag, as for parts of speech."""
-    return {"accuracy": entity_f1(golds, predictions)["accuracy"]}
+    measure = entity_f1.measure(golds, predictions)
+    return measure._replace(ratios={"accuracy": measure.ratios["accuracy"]})
 
 
 def _check_lengths(golds: Sequence[Any], predictions: Sequence[Any]) -> None:
@@ -579,9 +596,8 @@ def token_f1(gold: Sequence[str], answer: Sequence[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def squad1(
-    golds: Golds, predictions: Mapping[str, str], words: Words = str.split
-) -> dict[str, float]:
+@WeightedMetric
+def squad1(golds: Golds, predictions: Mapping[str, str], words: Words = str.split) -> Measure:
     """Computes SQuAD 1.1's `exact_match` and `f1`, as means over the questions.
 
     For each question, the accepted answer with the best value counts. A question without a
@@ -591,36 +607,36 @@ def squad1(
         ValueError: there are no questions, or a question has no accepted answer.
     """
     _check_any(golds)
-    exact = f1 = 0.0
+    questions = []
     for name, texts in golds.items():
         if not texts:
             raise ValueError(
                 f"Question {name!r} has no answer, which SQuAD 1.1 does not allow: score with "
                 "--task=squad2, or leave the question out."
             )
+        ratios: Ratios = {"exact_match": (0, 1), "f1": (0, 1)}
         if name in predictions:
-            scores = squad1_scores(texts, predictions[name], words)
-            exact = exact + scores[0]
-            f1 = f1 + scores[1]
-    return {"exact_match": exact / len(golds), "f1": f1 / len(golds)}
+            ratios = squad1_ratios(texts, predictions[name], words)
+        questions.append(ratios)
+    return measure_of_ratios(questions)
 
 
-def squad1_scores(
-    texts: Sequence[str], answer: str, words: Words = str.split
-) -> tuple[float, float]:
-    """Returns the highest exact match and F1 of an answer over the accepted `texts`."""
+def squad1_ratios(texts: Sequence[str], answer: str, words: Words = str.split) -> Ratios:
+    """Returns the ratios of `squad1` of a question with accepted `texts`."""
     answer = normalize_answer(answer)
     normalized = list(map(normalize_answer, texts))
-    return float(answer in normalized), _best_f1(normalized, answer, words)
+    f1 = _best_f1(normalized, answer, words)
+    return {"exact_match": (answer in normalized, 1), "f1": (f1, 1)}
 
 
+@WeightedMetric
 def squad2(
     golds: Golds,
     predictions: Mapping[str, str],
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
     words: Words = str.split,
-) -> dict[str, float]:
+) -> Measure:
     """Computes SQuAD 2.0's metrics, for questions that may have no answer (predicted as "").
 
     Args:
@@ -630,11 +646,10 @@ def squad2(
         threshold: value of `null_odds` above which the prediction for a question counts as "".
         words: splits an answer into the words that F1 compares.
 
-    Returns:
-        `exact`, `f1` and `total`, the number of questions; the same with the prefix `HasAns_` or
-        `NoAns_` for the questions with or without an answer, if there are any; with `null_odds`,
-        also `best_exact` and `best_f1`, the highest values that any threshold gives, and the
-        thresholds `best_exact_thresh` and `best_f1_thresh`.
+    The metrics are `exact`, `f1` and `total`, the number of questions; the same with the prefix
+    `HasAns_` or `NoAns_` for the questions with or without an answer, if there are any; with
+    `null_odds`, also `best_exact` and `best_f1`, the highest values that any threshold gives, and
+    the thresholds `best_exact_thresh` and `best_f1_thresh`.
 
     Raises:
         ValueError: there are no questions, or a question has no prediction or no score in
@@ -646,29 +661,45 @@ def squad2(
         _check_all(golds, null_odds, "odds of having no answer")
     exact = {}
     f1 = {}
-    values: dict[str, float] = {}
-    groups: dict[str, list[tuple[float, float]]] = {"": [], "HasAns_": [], "NoAns_": []}
+    questions = []
     for name, texts in golds.items():
-        score = exact[name], f1[name] = squad2_scores(texts, predictions[name], words)
+        exact[name], f1[name] = _squad2_scores(texts, predictions[name], words)
+        score = exact[name], f1[name]
         if null_odds is not None and null_odds[name] > threshold:
             score = (float(not texts), float(not texts))
-        groups[""].append(score)
-        groups["HasAns_" if texts else "NoAns_"].append(score)
-    for group, scores in groups.items():
-        if scores:
-            for key, column in zip(("exact", "f1"), zip(*scores, strict=True), strict=True):
-                values[group + key] = sum(column) / len(scores)
-            values[f"{group}total"] = len(scores)
+        questions.append(_in_parts(texts, *score))
+    measure = measure_of_ratios(questions)
+    constants: dict[str, float] = {}
+    for name, (_, counts) in measure.ratios.items():
+        if name.endswith("exact"):
+            constants[name.replace("exact", "total")] = counts.sum()
     if null_odds is not None:
         for key, of_key in (("exact", exact), ("f1", f1)):
             best, best_threshold = _best_threshold(golds, predictions, of_key, null_odds)
-            values |= {f"best_{key}": best, f"best_{key}_thresh": best_threshold}
-    return values
+            constants |= {f"best_{key}": best, f"best_{key}_thresh": best_threshold}
+
+    def others(weights: Weights) -> Values:
+        return {name: np.full(len(weights), value) for name, value in constants.items()}
+
+    return measure._replace(others=others)
 
 
-def squad2_scores(
-    texts: Sequence[str], answer: str, words: Words = str.split
-) -> tuple[float, float]:
+def squad2_ratios(texts: Sequence[str], answer: str, words: Words = str.split) -> Ratios:
+    """Returns the ratios of `squad2` of a question with accepted `texts`, perhaps none."""
+    return _in_parts(texts, *_squad2_scores(texts, answer, words))
+
+
+def _in_parts(texts: Sequence[str], exact: float, f1: float) -> Ratios:
+    part = "HasAns" if texts else "NoAns"
+    return {
+        "exact": (exact, 1),
+        "f1": (f1, 1),
+        f"{part}_exact": (exact, 1),
+        f"{part}_f1": (f1, 1),
+    }
+
+
+def _squad2_scores(texts: Sequence[str], answer: str, words: Words) -> tuple[float, float]:
     """Returns the highest exact match and F1 over `texts`; if there are none, "" is correct."""
     answer = normalize_answer(answer)
     # Accepted answers that consist only of articles and punctuation are ignored.

@@ -26,11 +26,12 @@ from bertjax.data.batches.batch import Feature, LabelKind
 from bertjax.tasks.classification import softmax
 from bertjax.tasks.definition import WindowOptions
 from bertjax.tasks.metrics import (
+    Ratios,
     Words,
     squad1,
-    squad1_scores,
+    squad1_ratios,
     squad2,
-    squad2_scores,
+    squad2_ratios,
     words_and_characters,
 )
 from bertjax.tasks.task import (
@@ -320,11 +321,11 @@ class SpanTask(Task):
         # `predict` has applied `null_threshold`. The odds only serve to find the best threshold.
         return squad2(golds, answers, null_odds, np.inf, self._words)
 
-    def scores_of(self, texts: Sequence[str], answer: str) -> tuple[float, float]:
-        """Returns the exact match and F1 of an answer to a question with accepted `texts`."""
+    def ratios(self, texts: Sequence[str], answer: str) -> Ratios:
+        """Returns the ratios of an answer to a question with accepted `texts`."""
         if self.with_impossible:
-            return squad2_scores(texts, answer, self._words)
-        return squad1_scores(texts, answer, self._words)
+            return squad2_ratios(texts, answer, self._words)
+        return squad1_ratios(texts, answer, self._words)
 
     @property
     def _words(self) -> Words:
