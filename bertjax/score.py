@@ -4,10 +4,13 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertjax.base import command_line, signals
 from bertjax.base.files import did_you_mean
+
+if TYPE_CHECKING:
+    from bertjax.tasks.metrics import Measure
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,6 +100,14 @@ class ScoreConfig:
 def score(config: ScoreConfig) -> dict[str, float]:
     """Computes the official metrics of the task; returns {name: value} as fractions, not percent.
 
+    Arguments and errors are those of `official_measure`.
+    """
+    return official_measure(config).once()
+
+
+def official_measure(config: ScoreConfig) -> "Measure":
+    """Returns the official metrics of the task as a function of how much each example counts.
+
     `config` has a task, a file with the correct answers and predictions, and nothing to compare.
 
     Raises FileNotFoundError, and ValueError if a file has the wrong format, or the predictions are
@@ -128,8 +139,11 @@ def comparison(config: ScoreConfig) -> dict[str, Any]:
 def run(config: ScoreConfig) -> None:
     """Prints the official metrics of the predictions, or a comparison, as JSON, in per cent.
 
-    The sentence about a comparison is printed to standard error as well.
+    To standard error, it prints the metrics with their 95 % intervals, or the sentence about a
+    comparison.
     """
+    from bertjax.record.labels import scores_text
+    from bertjax.tasks.intervals import intervals
     from bertjax.tasks.metrics import in_percent, is_fraction
 
     if config.compare:
@@ -142,7 +156,11 @@ def run(config: ScoreConfig) -> None:
         print(json.dumps(result, indent=2))
         print(result["sentence"], file=sys.stderr)
         return
-    print(json.dumps(in_percent(score(config)), indent=2))
+    measure = official_measure(config)
+    scores = measure.once()
+    print(json.dumps(in_percent(scores), indent=2))
+    if found := intervals(measure, range(measure.units)):
+        print(scores_text({name: scores[name] for name in found}, found), file=sys.stderr)
 
 
 parse, main = command_line.command_of(

@@ -1,6 +1,7 @@
 """python -m bertjax.score on small files of every form, and on the real ones."""
 
 import json
+import re
 
 import pytest
 
@@ -38,6 +39,7 @@ def run(tmp_path, capsys):
             files.append(f"--{name}={tmp_path / name}")
         status = score.main([f"--task={task}", *files, *flags])
         printed = capsys.readouterr()
+        score_files.told = printed.err
         return json.loads(printed.out) if status == 0 else printed.err
 
     return score_files
@@ -112,6 +114,20 @@ def test_glue_tasks_print_their_own_metrics(run):
     )
     values = run("qqp", qqp, "index\tprediction\n9\t1\n5\t0\n7\t0\n")
     assert values == pytest.approx({"accuracy": 200 / 3, "f1": 200 / 3, "accuracy_f1": 200 / 3})
+
+
+def test_scores_have_intervals_over_the_examples(run):
+    texts = "".join(f"{i}\ta\tb\t{label}\n" for i, label in enumerate("0100110111" * 10))
+    answers = "".join(f"{i}\t{label}\n" for i, label in enumerate("0100110110" * 10))
+    values = run("qqp", f"id\tquestion1\tquestion2\tis_duplicate\n{texts}", answers)
+    found = re.findall(r"([\d.]+) % \(95 % interval ([\d.]+) to ([\d.]+)\)", run.told)
+    assert [float(value) for value, _, _ in found] == pytest.approx([*values.values()], abs=0.01)
+    for value, low, high in found:
+        assert 80 < float(low) < float(value) < float(high) < 98
+    run("conll", CONLL * 20, CONLL.replace("B-LOC", "B-PER") * 20)
+    assert "F1 40.00 % (95 % interval" in run.told
+    run("squad2", with_impossible(), {"1": "cat", "2": "", "3": "mat"})
+    assert "exact match 33.33 % (95 % interval" in run.told and "total" not in run.told
 
 
 def test_rows_without_gold_label_may_have_predictions(run):

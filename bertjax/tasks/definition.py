@@ -12,7 +12,7 @@ from bertjax.base.checked import Count, Rate
 from bertjax.cloud.hub import local_data
 from bertjax.config.task_options import OwnFilesOptions, TaskOptions
 from bertjax.tasks.dataset import Fold
-from bertjax.tasks.metrics import Metric
+from bertjax.tasks.metrics import Measure, Metric
 from bertjax.tasks.sources.columns import Columns, TableKind
 from bertjax.tasks.sources.data_files import saved_split
 from bertjax.tasks.task import Task
@@ -180,8 +180,8 @@ class TaskDefinition:
         options: the class of the options of the task.
         make: function (options, the fold to hold out or None) -> the task.
         metric: the metric of the task; if None, the default metric of the subclass of `Task`.
-        score_files: function (gold file, predictions file) -> official metrics; None if the task
-            has no official file format.
+        score_files: function (gold file, predictions file) -> the `Measure` of the official
+            metrics; None if the task has no official file format.
         scores_null_odds: whether `score_files` also accepts `na_probs`, a file with the
             probability or log-odds that each question has no answer, and `na_prob_thresh`: a
             question with a higher value counts as predicted to have no answer.
@@ -192,7 +192,7 @@ class TaskDefinition:
     options: type[TaskOptions]
     make: Callable[[Any, Fold | None], Task]
     metric: Metric | None = None
-    score_files: Callable[..., dict[str, float]] | None = None
+    score_files: Callable[..., Measure] | None = None
     scores_null_odds: bool = False
 
     @property

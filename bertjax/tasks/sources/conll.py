@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from bertjax.base.files import brief
 from bertjax.tasks.dataset import ChangeCounts, Dataset, Example, KeptExamples
-from bertjax.tasks.metrics import entity_f1, word_accuracy
+from bertjax.tasks.metrics import Measure, entity_f1, word_accuracy
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.data_files import NAMED_COLUMNS, read_lines, row_name, suffix_of
 from bertjax.tasks.sources.official import DatasetRow, decode, find_files
@@ -326,8 +326,8 @@ def has_columns(path: Path, labels: Collection[str]) -> bool:
     return [] in lines[lines.index(rows[0]) :]
 
 
-def score_files(gold: Path, predictions: Path) -> dict[str, float]:
-    """Computes conlleval's metrics of the tags in the last columns of two files.
+def score_files(gold: Path, predictions: Path) -> Measure:
+    """Measures conlleval's metrics of the tags in the last columns of two files, by sentence.
 
     Entities are those of each file's scheme. The accuracy is that of the tags as they stand or, if
     the two files are in different schemes, in IOB2.
@@ -356,10 +356,11 @@ def score_files(gold: Path, predictions: Path) -> dict[str, float]:
     for path, name in ((gold, scheme), (predictions, other)):
         if scheme != other or name not in ("IOB1", "IOB2"):
             print(f"{path}: the tags are in the scheme {name}", file=sys.stderr)
-    scores = entity_f1(golds_in_iob2, answers_in_iob2)
+    measure = entity_f1.measure(golds_in_iob2, answers_in_iob2)
     if scheme == other:
-        scores |= word_accuracy(golds, answers)
-    return scores
+        as_written = word_accuracy.measure(golds, answers)
+        measure = measure._replace(ratios={**measure.ratios, **as_written.ratios})
+    return measure
 
 
 def _last_tags(path: Path) -> Iterator[Example]:

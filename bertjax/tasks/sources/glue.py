@@ -23,7 +23,15 @@ from bertjax.tasks.definition import (
     TaskDefinition,
     WindowOptions,
 )
-from bertjax.tasks.metrics import Metric, accuracy, accuracy_and_f1, matthews, pearson_spearman
+from bertjax.tasks.metrics import (
+    Measure,
+    Metric,
+    accuracy,
+    accuracy_and_f1,
+    matthews,
+    measuring,
+    pearson_spearman,
+)
 from bertjax.tasks.sources.data_files import row_name
 from bertjax.tasks.sources.official import (
     DatasetRow,
@@ -346,8 +354,8 @@ def export_submission(spec: GlueSpec, zip_path: str | None) -> Export:
     return export
 
 
-def score_submission(spec: GlueSpec, gold: Path, predictions: Path) -> dict[str, float]:
-    """Computes the metrics of the file `predictions` against `gold`, an official labelled file.
+def score_submission(spec: GlueSpec, gold: Path, predictions: Path) -> Measure:
+    """Measures the metrics of the file `predictions` against `gold`, an official labelled file.
 
     Raises:
         ValueError: a file is not in GLUE's format, `gold` has no labels, or the files contain
@@ -383,7 +391,8 @@ def score_submission(spec: GlueSpec, gold: Path, predictions: Path) -> dict[str,
             f"of {gold}, but {' and '.join(faults)}. Use the index column of the official file or, "
             "if there is none, count its rows from 0, without the header."
         )
-    return spec.metric([*golds.values()], [answers[id] for id in golds])
+    measured: Any = measuring(spec.metric)
+    return measured([*golds.values()], [answers[id] for id in golds])
 
 
 MNLI_SPLITS = "train dev_matched dev_mismatched test_matched test_mismatched".split()

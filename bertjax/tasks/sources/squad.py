@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 from bertjax.base.files import brief, read_json
 from bertjax.tasks.dataset import BadRows, ChangeCounts, Dataset, Example, Fold
 from bertjax.tasks.definition import TaskDefinition, files_of
-from bertjax.tasks.metrics import squad1, squad2
+from bertjax.tasks.metrics import Measure, squad1, squad2
 from bertjax.tasks.question_answering import (
     IMPOSSIBLE,
     NOWHERE,
@@ -560,7 +560,7 @@ def _score_files(
     predictions: Path,
     na_probs: Path | None = None,
     na_prob_thresh: float = 1.0,
-) -> dict[str, float]:
+) -> Measure:
     golds: dict[str, list[str]] = {}
     for example in read_questions({"gold": gold}, keep=False).examples("gold"):
         if example.id in golds:
@@ -579,11 +579,11 @@ def _score_files(
         null_odds = None
         if na_probs:
             null_odds = _read_by_id(na_probs, int | float, "numbers")
-        return squad2(golds, answers, null_odds, na_prob_thresh)
+        return squad2.measure(golds, answers, null_odds, na_prob_thresh)
     if missing:
         count = f"{missing:,} of {len(golds):,}"
         print(f"{count} questions have no prediction and count as wrong", file=sys.stderr)
-    return squad1(golds, answers)
+    return squad1.measure(golds, answers)
 
 
 def _read_by_id(path: Path, kind: Any, what: str) -> dict[str, Any]:
