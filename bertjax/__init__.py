@@ -8,18 +8,28 @@ from bertjax.base import process, signals
 if TYPE_CHECKING:
     from bertjax.finetune import finetune as finetune
     from bertjax.inference.evaluation import evaluate as evaluate
+    from bertjax.inference.mteb_model import mteb_model as mteb_model
     from bertjax.inference.pretrained import load_pretrained as load_pretrained
     from bertjax.prepare import prepare as prepare
     from bertjax.pretrain import pretrain as pretrain
     from bertjax.train_tokenizer import train_tokenizer as train_tokenizer
 
 __version__ = "1.0.0"
-__all__ = ["evaluate", "finetune", "load_pretrained", "prepare", "pretrain", "train_tokenizer"]
+__all__ = [
+    "evaluate",
+    "finetune",
+    "load_pretrained",
+    "mteb_model",
+    "prepare",
+    "pretrain",
+    "train_tokenizer",
+]
 
 # Maps a public name to its module. Command modules are callable (`command_line.CallableModule`).
 _HOMES = {
     "evaluate": "bertjax.inference.evaluation",
     "load_pretrained": "bertjax.inference.pretrained",
+    "mteb_model": "bertjax.inference.mteb_model",
 }
 _COMMANDS = ("finetune", "prepare", "pretrain", "train_tokenizer")
 

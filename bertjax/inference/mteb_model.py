@@ -1,0 +1,222 @@
+"""Models for `mteb.evaluate`, the Massive Text Embedding Benchmark (Muennighoff et al. 2023).
+
+MTEB is imported by `mteb_model` alone. Its protocols and its choice of prompts are those of version
+2; the classes here have the methods that its protocols name.
+"""
+
+import hashlib
+import importlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bertjax.base.checked import Count, check
+from bertjax.inference.embedder import Embedder
+from bertjax.inference.pretrained import Pretrained, load_pretrained
+from bertjax.model.recipe import flattened
+from bertjax.tasks.embedding import similarities
+from bertjax.tasks.reranking import ranking_task
+from bertjax.tasks.task import Example
+from bertjax.weights.sentence_transformers import SentenceModules
+
+
+
+def mteb_model(
+    path_or_name: str | Path,
+    *,
+    name: str | None = None,
+    revision: str | None = None,
+    batch_size: int | None = None,
+) -> Any:
+    """Loads a model that `mteb.evaluate` takes: an embedder, or a cross-encoder.
+
+        model = bertjax.mteb_model("runs/embed/model", name="me/my-embedder")
+        results = mteb.evaluate(model, mteb.get_tasks(tasks=["STSBenchmark", "NFCorpus"]))
+
+    A model with a classifier of pairs is a cross-encoder, any other one an embedder. Prompts are
+    those of its files that MTEB chooses by the name and type of a task, and by query or document.
+
+    Args:
+        path_or_name: as in `load_pretrained`.
+        name: name of the model in MTEB's results, OWNER/NAME; None: `path_or_name` if it has this
+            form and is no folder, or else local/FOLDER.
+        revision: revision in MTEB's results, which are computed again if it differs; None: a hash
+            of the weights and settings.
+        batch_size: as in `Pretrained.embed` and `Pretrained.predict`; that of MTEB has no effect.
+
+    Raises:
+        ImportError: MTEB is not installed.
+        ValueError: the model has a classifier that ranks no pairs, or `name` is not OWNER/NAME.
+    """
+    try:
+        importlib.import_module("mteb")
+    except ImportError as error:
+        raise ImportError("mteb_model needs MTEB: pip install mteb.") from error
+    check("batch_size", batch_size, Count | None)
+    if name is not None and name.count("/") != 1:
+        raise ValueError(f"name={name!r}: give a name such as me/my-model.")
+    model = load_pretrained(path_or_name)
+    described = {
+        "name": name or _name_of(path_or_name, model),
+        "revision": revision or _hash_of(model),
+        "framework": ["JAX"],
+        "n_parameters": sum(x.size for x in jax.tree.leaves(model.params)),
+        "n_embedding_parameters": model.config.vocab_size * model.config.hidden_size,
+    }
+    if model.head == "sequence_classification":
+        return _CrossEncoder(model, batch_size, described)
+    return _DenseEncoder(model, batch_size, described)
+
+
+def _name_of(path_or_name: str | Path, model: Pretrained) -> str:
+    name = str(path_or_name)
+    if name.count("/") == 1 and not Path(name).exists():
+        return name
+    folder = model.where.resolve()
+    if folder.name == "model":  # of a run
+        folder = folder.parent
+    return f"local/{folder.name}"
+
+
+def _hash_of(model: Pretrained) -> str:
+    """Returns a hash of what the results of a model depend on."""
+    content = hashlib.sha256()
+    for path, array in sorted(flattened(model.params).items()):
+        content.update(path.encode())
+        content.update(np.asarray(array).tobytes())
+    files = model.loaded.source.usage.sentence_files.result()
+    for path, text in sorted(files.items()):
+        content.update(path.encode())
+        content.update(text)
+    return content.hexdigest()[:16]
+
+
+class _Encoder:
+    """What the models have in common: their description for MTEB, `mteb_model_meta`."""
+
+    def __init__(self, model: Pretrained, batch_size: int | None, described: dict[str, Any]):
+        meta = importlib.import_module("mteb.models.model_meta").ModelMeta
+        self.model = model
+        self.batch_size = batch_size
+        self.mteb_model_meta = meta.create_empty(overwrites=described)
+
+
+class _CrossEncoder(_Encoder):
+    """MTEB's CrossEncoderProtocol: scores of pairs."""
+
+    def __init__(self, model: Pretrained, batch_size: int | None, described: dict[str, Any]):
+        self._task, _ = ranking_task(model.task_with(), f"mteb_model: a task of {model.where}")
+        described = {
+            **described,
+            "model_type": ["cross-encoder"],
+            "max_tokens": self._task.max_length,
+        }
+        super().__init__(model, batch_size, described)
+
+    def predict(self, inputs1: Any, inputs2: Any, **settings: Any) -> np.ndarray:
+        """Returns the scores of pairs of texts, float64 [N]; `inputs1` and `inputs2` yield batches
+        {"text": texts}."""
+        _check_precision(settings)
+        examples = []
+        for query, passage in zip(_texts(inputs1), _texts(inputs2), strict=True):
+            row = len(examples)
+            examples.append(Example(id=str(row), where=f"pair {row}", text=query, pair=passage))
+        predictions = self.model.predictions(
+            self._task, examples, batch_size=self.batch_size, shows_progress=False
+        )
+        return np.array([prediction["score"] for _, prediction in predictions])
+
+
+class _DenseEncoder(_Encoder):
+    """MTEB's EncoderProtocol: vectors of texts, and how similar they are."""
+
+    def __init__(self, model: Pretrained, batch_size: int | None, described: dict[str, Any]):
+        self._modules = model.loaded.source.usage.modules.result() or SentenceModules()
+        self._embedders: dict[tuple[str | None, str | None], Embedder] = {}
+        self._batch_size = batch_size
+        self.model = model
+        embedder = self._embedder(None, None)
+        self._similarity = embedder.similarity
+        described = {
+            **described,
+            "similarity_fn_name": _scoring_function(self._similarity),
+            "max_tokens": embedder.max_length,
+            "embed_dim": embedder.size,
+        }
+        super().__init__(model, batch_size, described)
+
+    def encode(
+        self,
+        inputs: Any,
+        *,
+        task_metadata: Any,
+        prompt_type: Any = None,
+        **settings: Any,
+    ) -> np.ndarray:
+        """Returns the embeddings of texts, float32 [N, D]; `inputs` yields batches {"text": texts}.
+
+        `task_metadata` and `prompt_type` ("query", "document" or None) choose the prompt.
+        """
+        _check_precision(settings)
+        prompts = importlib.import_module("mteb.models.abs_encoder")
+        name = prompts.get_prompt_name({**self._modules.prompts}, task_metadata, prompt_type)
+        role = None if prompt_type is None else str(prompt_type.value)
+        return self._embedder(role, name)(_texts(inputs))
+
+    def _embedder(self, role: str | None, prompt: str | None) -> Embedder:
+        key = (role, prompt)
+        if key not in self._embedders:
+            lengths = {
+                "query": self._modules.query_length,
+                "document": self._modules.document_length,
+            }
+            length = lengths.get(str(role))
+            self._embedders[key] = Embedder(
+                self.model.loaded,
+                batch_size=self._batch_size,
+                max_length=length and min(length, self.model.config.max_length),
+                prompt=prompt,
+            )
+        return self._embedders[key]
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
+        """Compares vectors [N, D] with [M, D], as the model's files say: float [N, M]."""
+        a, b = self._comparable(embeddings1, embeddings2)
+        return similarities(a, b, self._similarity)
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
+        """Compares vectors [N, D] with [N, D], row by row: float [N]."""
+        a, b = self._comparable(embeddings1, embeddings2)
+        if self._similarity in ("cosine", "dot"):
+            return np.sum(a * b, axis=-1)
+        order = 2 if self._similarity == "euclidean" else 1
+        return -np.linalg.norm(a - b, ord=order, axis=-1)
+
+    def _comparable(self, *embeddings: Any) -> list[np.ndarray]:
+        arrays = [np.atleast_2d(np.asarray(x, np.float32)) for x in embeddings]
+        if self._similarity != "cosine":
+            return arrays
+        return [x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) for x in arrays]
+
+
+def _scoring_function(similarity: str) -> Any:
+    module = importlib.import_module("mteb.models.model_meta")
+    return module.ScoringFunction(similarity)
+
+
+def _texts(batches: Any) -> list[str]:
+    texts = []
+    for batch in batches:
+        texts.extend(batch["text"])
+    return texts
+
+
+def _check_precision(settings: dict[str, Any]) -> None:
+    precision = settings.get("precision", "float32")
+    if precision != "float32":
+        raise ValueError(
+            f"precision={precision!r} in encode_kwargs: bertjax gives vectors and scores as "
+            "float32; leave it out."
+        )
