@@ -22,7 +22,6 @@ from bertjax.tasks.task import Example
 from bertjax.weights.sentence_transformers import SentenceModules
 
 
-
 def mteb_model(
     path_or_name: str | Path,
     *,
@@ -93,27 +92,23 @@ def _hash_of(model: Pretrained) -> str:
     return content.hexdigest()[:16]
 
 
-class _Encoder:
-    """What the models have in common: their description for MTEB, `mteb_model_meta`."""
-
-    def __init__(self, model: Pretrained, batch_size: int | None, described: dict[str, Any]):
-        meta = importlib.import_module("mteb.models.model_meta").ModelMeta
-        self.model = model
-        self.batch_size = batch_size
-        self.mteb_model_meta = meta.create_empty(overwrites=described)
+def _meta(**described: Any) -> Any:
+    module = importlib.import_module("mteb.models.model_meta")
+    if "similarity_fn_name" in described:
+        described["similarity_fn_name"] = module.ScoringFunction(described["similarity_fn_name"])
+    return module.ModelMeta.create_empty(overwrites=described)
 
 
-class _CrossEncoder(_Encoder):
+class _CrossEncoder:
     """MTEB's CrossEncoderProtocol: scores of pairs."""
 
     def __init__(self, model: Pretrained, batch_size: int | None, described: dict[str, Any]):
+        self._model = model
+        self._batch_size = batch_size
         self._task, _ = ranking_task(model.task_with(), f"mteb_model: a task of {model.where}")
-        described = {
-            **described,
-            "model_type": ["cross-encoder"],
-            "max_tokens": self._task.max_length,
-        }
-        super().__init__(model, batch_size, described)
+        self.mteb_model_meta = _meta(
+            **described, model_type=["cross-encoder"], max_tokens=self._task.max_length
+        )
 
     def predict(self, inputs1: Any, inputs2: Any, **settings: Any) -> np.ndarray:
         """Returns the scores of pairs of texts, float64 [N]; `inputs1` and `inputs2` yield batches
@@ -123,29 +118,33 @@ class _CrossEncoder(_Encoder):
         for query, passage in zip(_texts(inputs1), _texts(inputs2), strict=True):
             row = len(examples)
             examples.append(Example(id=str(row), where=f"pair {row}", text=query, pair=passage))
-        predictions = self.model.predictions(
-            self._task, examples, batch_size=self.batch_size, shows_progress=False
+        predictions = self._model.predictions(
+            self._task, examples, batch_size=self._batch_size, shows_progress=False
         )
         return np.array([prediction["score"] for _, prediction in predictions])
 
 
-class _DenseEncoder(_Encoder):
+class _DenseEncoder:
     """MTEB's EncoderProtocol: vectors of texts, and how similar they are."""
 
     def __init__(self, model: Pretrained, batch_size: int | None, described: dict[str, Any]):
-        self._modules = model.loaded.source.usage.modules.result() or SentenceModules()
-        self._embedders: dict[tuple[str | None, str | None], Embedder] = {}
+        self._model = model
         self._batch_size = batch_size
-        self.model = model
+        self._modules = model.loaded.source.usage.modules.result() or SentenceModules()
+        self._mteb = importlib.import_module("mteb.models.abs_encoder")
+        # MTEB ignores, with a warning, the prompts whose names are no tasks of its own.
+        self._prompts, _ = self._mteb.AbsEncoder.validate_task_to_prompt_name(
+            {**self._modules.prompts}, raise_for_invalid_keys=False
+        )
+        self._embedders: dict[tuple[str | None, str | None], Embedder] = {}
         embedder = self._embedder(None, None)
         self._similarity = embedder.similarity
-        described = {
+        self.mteb_model_meta = _meta(
             **described,
-            "similarity_fn_name": _scoring_function(self._similarity),
-            "max_tokens": embedder.max_length,
-            "embed_dim": embedder.size,
-        }
-        super().__init__(model, batch_size, described)
+            similarity_fn_name=self._similarity,
+            max_tokens=embedder.max_length,
+            embed_dim=embedder.size,
+        )
 
     def encode(
         self,
@@ -160,8 +159,7 @@ class _DenseEncoder(_Encoder):
         `task_metadata` and `prompt_type` ("query", "document" or None) choose the prompt.
         """
         _check_precision(settings)
-        prompts = importlib.import_module("mteb.models.abs_encoder")
-        name = prompts.get_prompt_name({**self._modules.prompts}, task_metadata, prompt_type)
+        name = self._mteb.get_prompt_name(self._prompts, task_metadata, prompt_type)
         role = None if prompt_type is None else str(prompt_type.value)
         return self._embedder(role, name)(_texts(inputs))
 
@@ -174,9 +172,9 @@ class _DenseEncoder(_Encoder):
             }
             length = lengths.get(str(role))
             self._embedders[key] = Embedder(
-                self.model.loaded,
+                self._model.loaded,
                 batch_size=self._batch_size,
-                max_length=length and min(length, self.model.config.max_length),
+                max_length=length and min(length, self._model.config.max_length),
                 prompt=prompt,
             )
         return self._embedders[key]
@@ -199,11 +197,6 @@ class _DenseEncoder(_Encoder):
         if self._similarity != "cosine":
             return arrays
         return [x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) for x in arrays]
-
-
-def _scoring_function(similarity: str) -> Any:
-    module = importlib.import_module("mteb.models.model_meta")
-    return module.ScoringFunction(similarity)
 
 
 def _texts(batches: Any) -> list[str]:
