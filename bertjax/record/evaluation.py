@@ -44,10 +44,8 @@ def data_facts(task: Task, data: TrainingData, max_length: int) -> dict[str, Any
         splits[split] = {"groups": None, **lengths._asdict()}
     if data.groups is not None:
         splits["train"]["groups"] = len(np.unique(data.groups))
-    file = source.files.get("train")
-    named = isinstance(file, str | Path)  # else, it is a table in memory
     return {
-        "file": Path(file).name if named else "",
+        "file": source.files.get("train", Path()).name,
         "splits": splits,
         "max_length": max_length,
         "windows": task.reads_windows,

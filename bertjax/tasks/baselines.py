@@ -11,7 +11,6 @@ import itertools
 import time
 import warnings
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from bertjax.tasks.dataset import Example
@@ -77,7 +76,7 @@ class Baselines:
 
     def _content(self) -> dict[str, Any]:
         path = self.task.data.path("train")
-        if isinstance(path, Path) and changed(path) > self.began:  # else, of a dataset of the Hub
+        if path.exists() and changed(path) > self.began:  # that of a dataset of the Hub is no file
             raise ValueError(f"{path} has changed since the run began")
         examples: Iterable[Example] = self.task.data.examples("train")
         if self.data.chosen is not None:

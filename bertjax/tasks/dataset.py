@@ -328,7 +328,8 @@ class Dataset:
 
     Attributes:
         name: what messages call the dataset.
-        files: {split: its file, folder or data}.
+        files: {split: the path of its file or folder}; of a dataset without files, a path that has
+            its name and that of the split.
         rows: {split: its rows}; the splits are "train", "dev", "test" or (MNLI) "dev_matched".
         note: a message about the files for the user; it may be empty.
         warning: a warning of columns whose values are in train and dev; it may be empty.
@@ -348,7 +349,7 @@ class Dataset:
     """
 
     name: str
-    files: Mapping[str, Any]
+    files: Mapping[str, Path]
     rows: Mapping[str, Rows]
     note: str = ""
     warning: str = ""
@@ -367,7 +368,7 @@ class Dataset:
     def read(
         cls,
         name: str,
-        files: Mapping[str, Any],
+        files: Mapping[str, Path],
         parse: Callable[[str, ChangeCounts], Iterable[Example]],
         *,
         keep: bool = True,
@@ -387,8 +388,8 @@ class Dataset:
         """The columns of `Example.row` that examples are made of, or that are to be ignored."""
         return frozenset()
 
-    def path(self, split: str) -> Any:
-        """Returns the file that has a split.
+    def path(self, split: str) -> Path:
+        """Returns the path of a split, as in `files`.
 
         Raises:
             ValueError: there is none; the message suggests the nearest name.

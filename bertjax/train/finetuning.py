@@ -127,8 +127,8 @@ class FinetuningJob(Job):
         """Writes facts on the data: rows that are left out, or are in several splits."""
         self.task.data.write_bad_rows(self.workdir.path / BAD_ROWS)
         self.task.data.write_leaks(self.workdir.path / LEAKS)
-        facts = data_facts(self.task, self.data, self.max_length)
-        write_json(self.workdir.path / EVALUATION, {"data": facts})
+        self.data_facts = data_facts(self.task, self.data, self.max_length)
+        write_json(self.workdir.path / EVALUATION, {"data": self.data_facts})
 
     def initial_params(self) -> Any:
         return self.loaded.params
@@ -291,7 +291,7 @@ class FinetuningJob(Job):
 
         The intervals are also added to the report's data.
         """
-        data = data_facts(self.task, self.data, self.max_length)
+        data = self.data_facts
         found: dict[str, Interval] = {}
         slices = {}
         for split, rows in self.scored.items():

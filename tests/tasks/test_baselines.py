@@ -158,5 +158,7 @@ def test_a_train_file_that_changed_during_the_run_has_no_baselines(files):
 def test_a_dataset_that_is_no_file_has_the_baselines_of_its_rows(files):
     task = make_task("classify", ClassifyOptions(**files, ignore_columns=("number",)))
     expected = content_of(task)
-    source = dataclasses.replace(task.data, files={split: split for split in task.data.files})
+    source = dataclasses.replace(
+        task.data, files={split: Path(f"glue, {split}") for split in task.data.files}
+    )
     assert content_of(dataclasses.replace(task, source=source)) == expected

@@ -184,7 +184,8 @@ def prepared_dataset(
                 if example is not None:
                     yield example
 
-    return Dataset.read(name, {split: split for split in sorted(data, key=_split_order)}, parse)
+    splits = sorted(data, key=_split_order)
+    return Dataset.read(name, {split: Path(f"{name}, {split}") for split in splits}, parse)
 
 
 def official_dataset(
