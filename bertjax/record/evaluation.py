@@ -76,14 +76,16 @@ def slices_of(rows: ScoredRows, metric: str) -> dict[str, Any]:
         members: dict[str, list[int]] = defaultdict(list)
         for unit, value in enumerate(values):
             members[value].append(unit)
-        sizes = Counter(values)
-        large = [x for x, size in sizes.most_common(MOST_SLICES) if size >= FEWEST_ROWS]
         slices = []
-        for value in large:
-            of_value = [units[unit] for unit in members[value]]
-            slice_ = _slice(rows.task, of_value, groups[members[value]])
-            slices.append({"value": value, "rows": len(of_value), **slice_})
-        few = {value: size for value, size in sizes.items() if value not in large}
+        few = {}
+        for value in sorted(members, key=lambda value: -len(members[value])):
+            own = members[value]
+            if len(slices) < MOST_SLICES and len(own) >= FEWEST_ROWS:
+                of_value = [units[unit] for unit in own]
+                slice_ = _slice(rows.task, of_value, groups[own])
+                slices.append({"value": value, "rows": len(own), **slice_})
+            else:
+                few[value] = len(own)
         if slices and metric not in slices[0]["scores"]:  # as that of a search of a collection
             metric = next(iter(slices[0]["scores"]))
         sign = 1 if higher_is_better(metric) else -1

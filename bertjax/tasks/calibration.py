@@ -5,6 +5,7 @@ are closer to the frequencies with which the predictions are right.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -196,6 +197,9 @@ class HeldOutProbabilities:
 
     def thresholds(self) -> Thresholds:
         """Chooses the thresholds of the collected examples, of which there must be at least one."""
+        from sklearn.metrics import f1_score
+
+        zero: Any = 0.0  # its type hint says str, but it accepts numbers
         p = np.array(self._rows)
         second = np.array(self._second)
         labels = np.array([[name in known for name in self._labels] for known in self._known])
@@ -203,11 +207,5 @@ class HeldOutProbabilities:
         for half in (second, ~second):
             after[~half] = p[~half] >= best_thresholds(p[half], labels[half])
         chosen = dict(zip(self._labels, best_thresholds(p, labels), strict=True))
-        before = _macro_f1(labels, p >= 0.5)
-        return Thresholds(chosen, len(labels), before, _macro_f1(labels, after))
-
-
-def _macro_f1(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """Returns the mean F1 of all labels; `labels` and `predicted` are bool [N, C]."""
-    right = 2 * (labels & predicted).sum(0)
-    return float((right / np.maximum(labels.sum(0) + predicted.sum(0), 1)).mean())
+        macro_f1 = functools.partial(f1_score, labels, average="macro", zero_division=zero)
+        return Thresholds(chosen, len(labels), float(macro_f1(p >= 0.5)), float(macro_f1(after)))

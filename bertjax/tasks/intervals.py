@@ -335,12 +335,10 @@ def _clipped(name: str, low: float, high: float) -> Interval:
 
 def interval_of_mean(name: str, values: Sequence[float]) -> Interval:
     """Returns the interval of the mean of a score over several runs by Student's t."""
-    from scipy.stats import t
+    from scipy.stats import sem, t
 
     mean = float(np.mean(values))
-    error = np.std(values, ddof=1) / len(values) ** 0.5
-    quantile = t.ppf((1 + LEVEL) / 2, len(values) - 1)
-    half = float(error * quantile)
+    half = float(sem(values) * t.ppf((1 + LEVEL) / 2, len(values) - 1))
     return _clipped(name, mean - half, mean + half)
 
 

@@ -176,40 +176,30 @@ class LabelErrors:
                 yield self._row(index, *words, judged, index)
 
     def _tags(self) -> Iterator[Issue]:
-        columns: list[list[Any]] = [[], [], [], []]
+        values = []
         places: dict[tuple[int, int], int] = {}  # (sentence, word) -> index
         for sentence, label in enumerate(self._labels):
             best, own, answers = self._probabilities[sentence]
             for word, p in enumerate(own):
-                if p is None or best[word] is None or label[word] not in self._ids:
-                    continue
-                places[sentence, word] = len(places)
-                given = self._ids[label[word]]
-                suggested = self._ids[answers[word]]
-                values = (p, best[word], given, suggested)
-                for column, value in zip(columns, values, strict=True):
-                    column.append(value)
-        if not places:
+                given = self._ids.get(label[word])
+                if p is not None and best[word] is not None and given is not None:
+                    places[sentence, word] = len(places)
+                    values.append((p, best[word], given, self._ids[answers[word]]))
+        if not values:
             return
-        judged = _judge_words(*map(np.array, columns))
-        for sentence in self._examples:
-            label = self._labels[sentence]
-            for region in _regions(self._task, label, self._answers(sentence)):
+        judged = _judge_words(*map(np.array, zip(*values, strict=True)))
+        for sentence, (example, _) in self._examples.items():
+            _, _, answers = self._probabilities[sentence]
+            given = _marked(self._task, self._labels[sentence], example.words)
+            suggested = _marked(self._task, answers, example.words)
+            for region in _regions([*given, *suggested]):
                 words = [places[sentence, x] for x in region if (sentence, x) in places]
                 issues = [word for word in words if judged.is_issue[word]]
                 if issues:
                     worst = min(issues, key=lambda word: judged.margin[word])
-                    yield self._row_of_words(sentence, region, judged, worst)
-
-    def _answers(self, sentence: int) -> Sequence[str]:
-        return self._probabilities[sentence][2]
-
-    def _row_of_words(self, sentence: int, region: range, judged: Judged, worst: int) -> Issue:
-        words = self._examples[sentence][0].words
-        given = _named(self._task, self._labels[sentence], words, region)
-        suggested = _named(self._task, self._answers(sentence), words, region)
-        row = self._row(sentence, given, suggested, judged, worst)
-        return row | {"words": " ".join(words[region.start : region.stop])}
+                    names = _named(given, region), _named(suggested, region)
+                    row = self._row(sentence, *names, judged, worst)
+                    yield row | {"words": " ".join(example.words[region.start : region.stop])}
 
     def _row(self, index: int, label: str, suggested: str, judged: Judged, at: int) -> Issue:
         example, _ = self._examples[index]
@@ -226,17 +216,23 @@ class LabelErrors:
         }
 
 
-def _marked(task: Task, tags: Sequence[str]) -> list[tuple[int, int, str]]:
-    """Returns (first word, last word + 1, type) of entities or, without any, of each word."""
-    if isinstance(task, TagTask) and task.marks_entities:
-        return entities(task.iob2([tag or "O" for tag in tags]))
-    return [(word, word + 1, tag) for word, tag in enumerate(tags)]
+def _marked(task: Task, tags: Sequence[str], words: Sequence[str]) -> list[tuple[int, int, str]]:
+    """Returns (first word, last word + 1, name) of entities or, without any, of each word.
+
+    The name is such as "PER: Jane Doe" or, of a word, its tag.
+    """
+    if not isinstance(task, TagTask) or not task.marks_entities:
+        return [(word, word + 1, tag) for word, tag in enumerate(tags)]
+    marked = []
+    for first, stop, kind in entities(task.iob2([tag or "O" for tag in tags])):
+        marked.append((first, stop, f"{kind}: {' '.join(words[first:stop])}"))
+    return marked
 
 
-def _regions(task: Task, label: Sequence[str], answer: Sequence[str]) -> Iterator[range]:
+def _regions(marked: Sequence[tuple[int, int, str]]) -> Iterator[range]:
     """Yields the words of entities, given or predicted; those that overlap are one region."""
     start = end = 0
-    for first, stop, _ in sorted([*_marked(task, label), *_marked(task, answer)]):
+    for first, stop, _ in sorted(marked):
         if first >= end:
             if end > start:
                 yield range(start, end)
@@ -246,14 +242,6 @@ def _regions(task: Task, label: Sequence[str], answer: Sequence[str]) -> Iterato
         yield range(start, end)
 
 
-def _named(task: Task, tags: Sequence[str], words: Sequence[str], region: range) -> str:
-    """Returns the entities of a region as "PER: Jane Doe"; of other tags, the tag."""
-    names = []
-    for first, stop, kind in _marked(task, tags):
-        if first in region:
-            is_entity = isinstance(task, TagTask) and task.marks_entities
-            text = kind
-            if is_entity:
-                text = f"{kind}: {' '.join(words[first:stop])}"
-            names.append(text)
-    return " | ".join(names) or NOTHING
+def _named(marked: Sequence[tuple[int, int, str]], region: range) -> str:
+    """Returns the names of the entities or words in a region."""
+    return " | ".join(name for first, _, name in marked if first in region) or NOTHING

@@ -80,14 +80,8 @@ def grouped(groups: Sequence[Hashable], fraction: float) -> frozenset[int]:
 
     Questions about one passage, for example, are then either all trained on or all evaluated.
     """
-    chosen: list[int] = []
-    members = _indices_by(groups)
-    shuffled = np.random.default_rng(0).permutation(len(members))
-    for number in shuffled[:-1]:  # one group is trained on
-        if len(chosen) >= fraction * len(groups):
-            break
-        chosen += members[number]
-    return frozenset(chosen)
+    chosen = group_share(_numbered(groups), None, fraction)
+    return frozenset(np.flatnonzero(chosen).tolist())
 
 
 # The most folds of groups of which some together are the held-out fraction, unless it is smaller
