@@ -83,10 +83,9 @@ def compare_files(
         FileNotFoundError: a file does not exist.
     """
     read = _lines(first)
-    other_lines = _lines(second)
-    ids = [str(line["id"]) for line in read]
-    lines = _by_id(first, ids, read, ids)
-    others = _by_id(second, [str(line["id"]) for line in other_lines], other_lines, ids)
+    ids = [id for id, _ in read]
+    lines = _by_id(first, read, ids)
+    others = _by_id(second, _lines(second), ids)
     _check_ids(first, lines, second, others)
     description = read_json_or_empty(first.resolve().parent.parent / MODEL / "task.json")
     task = _task_of(name or description.get("task", ""), [*lines.values(), *others.values()])
@@ -95,8 +94,8 @@ def compare_files(
     else:
         from bertjax.inference.evaluation import from_file  # imports jax
 
-        of_gold = [*from_file(task, gold, Columns(), None, description)[1]]
-        examples = _by_id(gold, [example.id for example in of_gold], of_gold, ids)
+        _, of_gold, _ = from_file(task, gold, Columns(), None, description)
+        examples = _by_id(gold, [(example.id, example) for example in of_gold], ids)
         _check_ids(first, lines, gold, examples)
     lacking = {*group_columns}.difference(*(example.row for example in examples.values()))
     if lacking:
@@ -144,7 +143,8 @@ def _differences(task: Task, measure: Measure, groups: Sequence[int]) -> dict[st
     return found
 
 
-def _lines(path: Path) -> list[Line]:
+def _lines(path: Path) -> list[tuple[str, Line]]:
+    """Returns the ids and the lines of a file of predictions."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist or is not a file: check its name.")
     lines = []
@@ -154,25 +154,26 @@ def _lines(path: Path) -> list[Line]:
                 f"{path}: line {len(lines) + 1} is damaged or has no id: give a .jsonl file of "
                 "predictions with ids, such as predictions/dev.jsonl in a workdir."
             )
-        lines.append(line)
+        lines.append((str(line["id"]), line))
     return lines
 
 
 def _by_id(
-    path: Path, ids: Sequence[str], items: Sequence[Item], expected: Sequence[str]
+    path: Path, items: Sequence[tuple[str, Item]], expected: Sequence[str]
 ) -> dict[str, Item]:
     """Returns the items of a file by id or, if ids repeat, by their place in the file.
 
-    `ids` are those of the items, `expected` those of the first file.
+    `expected` are the ids of the first file.
     """
-    if len({*ids}) == len(ids):
-        return dict(zip(ids, items, strict=True))
-    if ids != expected:
+    by_id = dict(items)
+    if len(by_id) == len(items):
+        return by_id
+    if [id for id, _ in items] != expected:
         raise ValueError(
             f"{path}: ids repeat, so that its examples are told apart by their order alone: give "
             "files with the same ids in the same order."
         )
-    return dict(zip(map(str, range(len(ids))), items, strict=True))
+    return {str(place): item for place, (_, item) in enumerate(items)}
 
 
 def _check_ids(

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertjax.tasks.measures import ScoredRows, measure_of
-from bertjax.tasks.metrics import Measure, Values, Weights, is_fraction
+from bertjax.tasks.measures import ScoredRows, means, measure_of
+from bertjax.tasks.metrics import Measure, Values, Weights, is_fraction, measure_of_ratios
 
 # scipy is imported where it is used: its import would delay `--help`.
 
@@ -82,13 +82,8 @@ def intervals_of_means(
     names: Sequence[str], values: Sequence[Sequence[float]]
 ) -> dict[str, Interval]:
     """Computes the `intervals` of means over units; `values` are float [units, names]."""
-    table = np.array(values)
-
-    def means(weights: Weights) -> Values:
-        sums = weights @ table / weights.sum(1, keepdims=True)
-        return dict(zip(names, sums.T, strict=True))
-
-    return intervals(Measure(len(table), {}, means), range(len(table)))
+    units = [unit.ratios for unit in means(names, values)]
+    return intervals(measure_of_ratios(units), range(len(units)))
 
 
 def _bound(name: str, value: float, groups: int) -> Interval | None:
@@ -129,15 +124,15 @@ class _Resampled:
 
     def interval(self, name: str) -> Interval | None:
         """Returns the interval of a metric; None if it is undefined or the same in all draws."""
-        draws = self.draws[name]
-        draws = draws[~np.isnan(draws)]  # of draws without a unit that the metric counts
-        if not len(draws) or not np.isfinite(draws).all():
+        draws = _defined(self.draws[name])
+        if not len(draws) or not np.isfinite(draws).all() or np.ptp(draws) == 0:
             return None
-        if np.ptp(draws) == 0:
-            return None
-        left_out = self.left_out[name]
-        left_out = left_out[~np.isnan(left_out)]
-        return bca(self.values[name], draws, left_out)
+        return bca(self.values[name], draws, _defined(self.left_out[name]))
+
+
+def _defined(values: np.ndarray) -> np.ndarray:
+    """Leaves out NaN, of draws without a unit that the metric counts."""
+    return values[~np.isnan(values)]
 
 
 def bca(value: float, draws: np.ndarray, left_out: np.ndarray) -> Interval:

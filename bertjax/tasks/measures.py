@@ -119,7 +119,7 @@ def _again(task: Task, golds: Sequence[Any], answers: Sequence[Any]) -> Scores:
     return scores
 
 
-def _means(metrics: Iterable[str], values: Iterable[Iterable[float]]) -> list[Unit]:
+def means(metrics: Iterable[str], values: Iterable[Iterable[float]]) -> list[Unit]:
     """Returns the units of metrics that are means of a value per unit."""
     units = []
     for of_unit in values:
@@ -156,7 +156,7 @@ class ScoredRows:
         rows: list[Any] = self._rows
         if rows and isinstance(rows[0], RankedPassages):
             if values := query_scores(rows):
-                return _means(METRICS, values)
+                return means(METRICS, values)
             return [Unit({}, row.label, row.scores[0]) for row in rows]
         if rows and isinstance(rows[0], _Embedded):
             task: Any = self.task
@@ -167,7 +167,7 @@ class ScoredRows:
             for name, values in retrieval.columns().items():
                 if len(values) == len(rows):  # not all examples may have hard negatives
                     columns[name] = values
-            return _means(columns, zip(*columns.values(), strict=True))
+            return means(columns, zip(*columns.values(), strict=True))
         return rows
 
     def groups(self) -> list[int]:

@@ -309,11 +309,11 @@ def _correlation(weights: Weights, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     total = weights.sum(1, keepdims=True)
     x = x - np.sum(weights * x, axis=1, keepdims=True) / total
     y = y - np.sum(weights * y, axis=1, keepdims=True) / total
-    covariance = np.sum(weights * x * y, axis=1)
-    of_x = np.sum(weights * x**2, axis=1)
-    of_y = np.sum(weights * y**2, axis=1)
-    correlation = ratio(covariance, np.sqrt(of_x) * np.sqrt(of_y))
-    return np.clip(correlation, -1, 1)
+    weighted = weights * x
+    spread = np.sqrt(np.sum(weighted * x, axis=1))
+    spread = spread * np.sqrt(np.sum(weights * y**2, axis=1))
+    covariance = np.sum(weighted * y, axis=1)
+    return np.clip(ratio(covariance, spread), -1, 1)
 
 
 def _ranks(values: np.ndarray) -> Callable[[Weights], np.ndarray]:

@@ -159,9 +159,8 @@ def group_share(
     counts = np.zeros((parts, numbers.max() + 1))
     np.add.at(counts, (folds, numbers), 1)
     wanted = fraction * counts.sum(axis=0)
-    chosen = np.zeros_like(counts)  # of the folds that begin with each fold
-    for offset in range(taken):
-        chosen += np.roll(counts, -offset, axis=0)
+    # Those of the folds that begin with each fold.
+    chosen = sum(np.roll(counts, -offset, axis=0) for offset in range(taken))
     distances = np.abs(chosen - wanted).sum(axis=1)
     return (folds - distances.argmin()) % parts < taken
 
@@ -415,9 +414,8 @@ def times_of(values: Sequence[Any]) -> np.ndarray:
     They are numbers, or else dates and times of ISO 8601, years and months, without a zone in UTC.
     """
     texts = ["" if value is None else str(value).strip() for value in values]
-    numbers = [read_number(text) for text in texts]
     read = read_number
-    if any(text and number is None for text, number in zip(texts, numbers, strict=True)):
+    if any(text and read_number(text) is None for text in texts):
         read = _instant
     return np.array([read(text) for text in texts], np.float64)  # None becomes NaN
 
