@@ -15,7 +15,6 @@ from bertjax.tasks import Task
 from bertjax.tasks.classification import (
     ChoiceTask,
     ClassificationTask,
-    DistributionTask,
     MultiLabelTask,
     RegressionTask,
     TargetsTask,
@@ -31,18 +30,10 @@ from bertjax.weights import LoadedModel
 from bertjax.weights.load import with_saved_tagger
 from bertjax.weights.sentence_transformers import read_cross_encoder
 
-# A saved model finds its task by its head, then by its kind of labels.
-KINDS: tuple[type[Task], ...] = (
-    ClassificationTask,
-    MultiLabelTask,
-    DistributionTask,
-    RegressionTask,
-    TargetsTask,
-    RerankTask,
-    TagTask,
-    SpanTask,
-    ChoiceTask,
-    SimilarityTask,
+# A saved model finds its task by its head, then by its kind of labels; if several tasks fit, it is
+# the one that task.json names.
+KINDS: tuple[type[Task], ...] = tuple(
+    dict.fromkeys(kind for task in TASKS.values() for kind in task.kinds)
 )
 
 
@@ -157,7 +148,7 @@ def saved_task(
             classes or the activation do not fit.
     """
     saved = read_fields(description, Description)
-    kind = _kind_of(head, num_labels, config, saved.label_kind, activation)
+    kind = _kind_of(head, num_labels, config, saved, activation)
     default_length = longest
     if kind is SpanTask:
         default_length = SPAN_LENGTH
@@ -267,17 +258,21 @@ def _kind_of(
     head: str,
     num_labels: int,
     config: Mapping[str, Any],
-    label_kind: str | None,
+    saved: Description,
     activation: str,
 ) -> type[Task]:
-    """Selects the subclass of `Task` by label_kind in task.json, else by head and problem_type.
+    """Selects the subclass of `Task` by what task.json says, else by head and problem_type.
 
     Without both, a model with one output is a reranker, as CrossEncoder saved them before version
     4; transformers writes the problem_type of what it trains.
     """
     kinds = [kind for kind in KINDS if kind.head == head]
-    for kind in (*kinds, *KINDS):
-        if kind.label_kind == label_kind:
+    own: tuple[type[Task], ...] = ()
+    definition = TASKS.get(saved.task or "")
+    if definition is not None:
+        own = definition.kinds
+    for kind in (*own, *kinds, *KINDS):
+        if kind.label_kind == saved.label_kind:
             return kind
     problem = config.get("problem_type")
     is_scored = problem is None or (activation and problem == RegressionTask.problem_type)

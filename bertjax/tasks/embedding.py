@@ -537,7 +537,7 @@ _BY_ANCHOR = By(
 )
 EMBED = TaskDefinition(
     name="embed",
-    kinds=(ContrastiveTask, SimilarityTask, DistilledTask),
+    kinds=(SimilarityTask, ContrastiveTask, DistilledTask),  # saved models are the first
     options=EmbedOptions,
     make=make_embedding,
 )

@@ -278,6 +278,7 @@ def read_model(file: Path, content: Mapping[str, Any]) -> Any:
 
 
 def wrong(file: Path, content: Mapping[str, Any], name: str, why: str) -> ValueError:
+    """Returns the error that names the field `name` of a file, its value and what is wrong with it."""
     value = brief(repr(content.get(name)), 80)
     return ValueError(f"{file} has {brief(name, 40)}={value}, {why}: give --pooling.")
 
@@ -405,6 +406,7 @@ def modules_of(directory: Path) -> list[tuple[str, str]]:
 
 
 def read_optional(file: Path) -> dict[str, Any]:
+    """Reads a JSON object; {} if there is no such file."""
     if file.is_file():
         return read_json(file, REMEDY, MAX_BYTES)
     return {}

@@ -16,6 +16,8 @@ from bertjax.tasks.classification import (
     TargetsTask,
     make_regression,
 )
+from bertjax.tasks.definition import TaskDefinition
+from bertjax.tasks.embedding import SimilarityTask
 from bertjax.tasks.metrics import (
     class_metrics,
     entity_f1,
@@ -24,7 +26,7 @@ from bertjax.tasks.metrics import (
     ordinal_metrics,
     word_accuracy,
 )
-from bertjax.tasks.registry import options_class
+from bertjax.tasks.registry import TASKS, options_class
 from bertjax.tasks.reranking import RerankTask
 from bertjax.tasks.sources.columns import Columns, TableKind, flag_of
 from bertjax.tasks.sources.glue import GLUE
@@ -73,7 +75,8 @@ def test_a_saved_model_is_scored_with_the_metric_of_its_task():
     assert saved("token_classification", ["O", "B-X"]).metric is entity_f1
     for kind in KINDS:
         if kind.head != head:
-            assert isinstance(saved(kind.head, ["O", "B-X"]), kind)
+            assert saved(kind.head, ["O", "B-X"]).head == kind.head
+    assert type(saved("sentence_embedding", ["a"])) is SimilarityTask
     with pytest.raises(ValueError, match="the head masked_lm, which no task uses"):
         saved("masked_lm", ["a"])
     # Words are tagged with names alone, and no probability of a class is lost.
@@ -108,7 +111,7 @@ class HuberOptions(RegressOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HuberTask(RegressionTask):
-    options: HuberOptions
+    options: HuberOptions = HuberOptions()
 
     def objective(self, head):
         return super().objective(head)._replace(loss_weights={"loss": self.options.delta})
@@ -123,6 +126,17 @@ def test_a_new_kind_of_task_says_what_it_reads_and_its_own_loss(tmp_path):
     config = SimpleNamespace(options=options, teacher=None)
     objective = _objective(config, SimpleNamespace(task=task, loaded=loaded), None)
     assert objective.loss_weights == {"loss": 0.5}
+
+
+def test_a_saved_model_gets_the_kind_of_the_task_that_it_names(monkeypatch):
+    definition = TaskDefinition(
+        name="huber", kinds=(HuberTask,), options=HuberOptions, make=make_regression
+    )
+    monkeypatch.setitem(TASKS, "huber", definition)
+    for name, kind in (("huber", HuberTask), ("regress", RegressionTask)):
+        description = {"task": name, "label_kind": "regression"}
+        task = saved_task("sequence_classification", ["LABEL_0"], 1, {}, description, 64)
+        assert type(task) is kind and task.name == name
 
 
 class OtherRegression(RegressionTask):
