@@ -278,7 +278,7 @@ def read_model(file: Path, content: Mapping[str, Any]) -> Any:
 
 
 def wrong(file: Path, content: Mapping[str, Any], name: str, why: str) -> ValueError:
-    """Returns the error that names the field `name` of a file, its value and what is wrong with it."""
+    """Returns the error that names a field of a file, its value and what is wrong with it."""
     value = brief(repr(content.get(name)), 80)
     return ValueError(f"{file} has {brief(name, 40)}={value}, {why}: give --pooling.")
 
