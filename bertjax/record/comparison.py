@@ -242,11 +242,11 @@ def _written_examples(task: Task, lines: Mapping[str, Line], path: Path) -> dict
 def sentence(names: tuple[str, str], metric: str, found: Difference, units: int) -> str:
     """Says in plain English how two models differ in a metric."""
     factor, unit = (100, " points") if is_fraction(metric) else (1, "")
-    low, high = (factor * bound for bound in found.interval)
-    scores = f"{label(metric)} {factor * found.first:.2f} against {factor * found.second:.2f}"
+    values = (found.first, found.second, found.difference, *found.interval)
+    first, second, difference, low, high = (f"{factor * value:.2f}" for value in values)
     evidence = (
-        f"{scores}, a difference of {factor * found.difference:.2f}{unit} (95 % interval {low:.2f} "
-        f"to {high:.2f}, p = {found.p_value:.2g})"
+        f"{label(metric)} {first} against {second}, a difference of {difference}{unit} (95 % "
+        f"interval {low} to {high}, p = {found.p_value:.2g})"
     )
     if found.p_value >= SIGNIFICANT:
         return (

@@ -36,6 +36,7 @@ from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.metrics import entities, higher_is_better, is_fraction, normalize_answer
 from bertjax.tasks.sources.own_files import OwnDataset
 from bertjax.tasks.tagging import TagTask
+from bertjax.tasks.task import Observer
 
 Scores = Mapping[str, Mapping[str, float]]
 
@@ -267,7 +268,7 @@ class ClassScores(NamedTuple):
     support: int
 
 
-class ClassReport:
+class ClassReport(Observer):
     """Counts the right and wrong predictions of the labelled examples of a split.
 
     Tasks with one class per example have a confusion matrix and scores per class, tasks with
@@ -283,16 +284,9 @@ class ClassReport:
         self._labels: Counter[str] = Counter()
         self._predicted: Counter[str] = Counter()
 
-    def observe(
-        self, pairs: Iterable[tuple[Example, Prediction]]
-    ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields (example, prediction) pairs unchanged; counts those with a labelled example."""
-        for example, prediction in pairs:
-            if example.label is not None:
-                self._see(example, prediction)
-            yield example, prediction
-
-    def _see(self, example: Example, prediction: Prediction) -> None:
+    def add(self, example: Example, prediction: Prediction) -> None:
+        if example.label is None:
+            return
         label = self._task.scored_label(example.label, prediction)
         kind = self._task.label_kind
         if kind in ("classes", "distribution"):
@@ -468,7 +462,7 @@ class Decision(NamedTuple):
     word: int | None = None
 
 
-class PredictionSummary:
+class PredictionSummary(Observer):
     """Summarises the predictions for the labelled examples of a split.
 
     Attributes:
@@ -490,18 +484,13 @@ class PredictionSummary:
         self._points: list[tuple[float, float]] = []
         self._stride = 1
 
-    def observe(
-        self, pairs: Iterable[tuple[Example, Prediction]]
-    ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields (example, prediction) pairs unchanged, and counts the labelled ones."""
-        for example, prediction in self.classes.observe(pairs):
-            is_labelled = example.label is not None or bool(example.answers)
-            # A score is neither right nor wrong without those of its query's other passages.
-            if is_labelled and self._task.label_kind != "ranking" and "error" not in prediction:
-                self._see(example, prediction)
-            yield example, prediction
-
-    def _see(self, example: Example, prediction: Prediction) -> None:
+    def add(self, example: Example, prediction: Prediction) -> None:
+        self.classes.add(example, prediction)
+        is_labelled = example.label is not None or bool(example.answers)
+        # A score is neither right nor wrong without those of its query's other passages.
+        can_be_right = self._task.label_kind != "ranking" and "error" not in prediction
+        if not is_labelled or not can_be_right:
+            return
         self.examples += 1
         if self._task.label_kind == "targets":
             label: Any = example.label

@@ -6,13 +6,12 @@ are closer to the frequencies with which the predictions are right.
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from bertjax.tasks.dataset import Example, text_digest
-from bertjax.tasks.task import Prediction, Task
+from bertjax.tasks.task import Observer, Prediction, Task
 
 # scipy and scikit-learn are imported where they are used: their import would delay `--help`.
 
@@ -167,7 +166,7 @@ def best_thresholds(probabilities: np.ndarray, labels: np.ndarray) -> list[float
     return thresholds
 
 
-class HeldOutProbabilities:
+class HeldOutProbabilities(Observer):
     """Collects the predicted probabilities of labelled examples, to calibrate them."""
 
     def __init__(self, task: Task):
@@ -176,17 +175,12 @@ class HeldOutProbabilities:
         self._known: list[Any] = []
         self._second: list[bool] = []
 
-    def observe(
-        self, pairs: Iterable[tuple[Example, Prediction]]
-    ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields (example, prediction) pairs unchanged; collects those with a labelled example."""
-        for example, prediction in pairs:
-            if example.label is not None:
-                self._rows.append([prediction["probabilities"][name] for name in self._labels])
-                self._known.append(example.label)
-                # Copies of a text are in the same half.
-                self._second.append(bool(text_digest(example)[0] & 1))
-            yield example, prediction
+    def add(self, example: Example, prediction: Prediction) -> None:
+        if example.label is not None:
+            self._rows.append([prediction["probabilities"][name] for name in self._labels])
+            self._known.append(example.label)
+            # Copies of a text are in the same half.
+            self._second.append(bool(text_digest(example)[0] & 1))
 
     def calibration(self) -> Calibration:
         """Fits the temperature of the collected examples, of which there must be at least one."""

@@ -11,7 +11,7 @@ values of the word whose margin is the lowest.
 """
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ import numpy as np
 from bertjax.tasks.dataset import Example
 from bertjax.tasks.metrics import entities
 from bertjax.tasks.tagging import TagTask
-from bertjax.tasks.task import Prediction, Task
+from bertjax.tasks.task import Observer, Prediction, Task
 
 # Probabilities that are nearer than this are equal, as in cleanlab.
 NEARLY = 1e-6
@@ -98,7 +98,7 @@ Issue = dict[str, Any]
 by_margin = operator.itemgetter("normalized_margin")
 
 
-class LabelErrors:
+class LabelErrors(Observer):
     """Collects the labels of a split and what a model predicts, and finds the probable errors.
 
     Only tasks of `KINDS` have any.
@@ -112,17 +112,10 @@ class LabelErrors:
         # Of the examples that the model predicts otherwise.
         self._examples: dict[int, tuple[Example, Prediction]] = {}
 
-    def observe(
-        self, pairs: Iterable[tuple[Example, Prediction]]
-    ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields (example, prediction) pairs unchanged; collects those with a labelled example."""
-        for example, prediction in pairs:
-            if self._task.label_kind in KINDS and example.label is not None:
-                if "error" not in prediction:
-                    self._see(example, prediction)
-            yield example, prediction
-
-    def _see(self, example: Example, prediction: Prediction) -> None:
+    def add(self, example: Example, prediction: Prediction) -> None:
+        can_judge = self._task.label_kind in KINDS and "error" not in prediction
+        if not can_judge or example.label is None:
+            return
         label = self._task.scored_label(example.label, prediction)
         probabilities: Any = prediction["probabilities"]
         if self._task.label_kind == "tokens":

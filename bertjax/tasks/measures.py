@@ -7,7 +7,7 @@ metric is computed anew for each draw.
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ from bertjax.tasks.reranking import (
     ranked_passages,
 )
 from bertjax.tasks.tagging import TagTask
-from bertjax.tasks.task import Prediction, Task
+from bertjax.tasks.task import Observer, Prediction, Task
 
 # The name of a slice of rows without a value.
 NO_VALUE = "(no value)"
@@ -127,7 +127,7 @@ def means(metrics: Iterable[str], values: Iterable[Iterable[float]]) -> list[Uni
     return units
 
 
-class ScoredRows:
+class ScoredRows(Observer):
     """Collects what the metrics of a task need of each example, while predictions pass by."""
 
     def __init__(self, task: Task):
@@ -138,18 +138,13 @@ class ScoredRows:
         self._keys: list[list[Any]] = []
         self._values: list[dict[str, str]] = []  # of the columns of slices
 
-    def observe(
-        self, pairs: Iterable[tuple[Example, Prediction]]
-    ) -> Iterator[tuple[Example, Prediction]]:
-        """Yields (example, prediction) pairs unchanged; collects those with a labelled example."""
-        for example, prediction in pairs:
-            row = row_of(self.task, example, prediction)
-            kind = type(self._rows[0] if self._rows else row)
-            if row is not None and isinstance(row, kind):  # a split may have scores here and there
-                self._rows.append(row)
-                self._keys.append([*group_keys(example, self._columns)])
-                self._values.append(dict(group_keys(example, self._slices)))
-            yield example, prediction
+    def add(self, example: Example, prediction: Prediction) -> None:
+        row = row_of(self.task, example, prediction)
+        kind = type(self._rows[0] if self._rows else row)
+        if row is not None and isinstance(row, kind):  # a split may have scores here and there
+            self._rows.append(row)
+            self._keys.append([*group_keys(example, self._columns)])
+            self._values.append(dict(group_keys(example, self._slices)))
 
     def units(self) -> list[Unit]:
         """Returns the units of the examples: the queries of a ranking, or one per example."""

@@ -155,8 +155,9 @@ def accuracy(golds: Sequence[Any], predictions: Sequence[Any]) -> Measure:
     Raises:
         ValueError: there are no examples, or not as many predictions as labels.
     """
-    is_right = [*map(operator.eq, golds, predictions)]
-    return measure_of_ratios([{"accuracy": (x, 1)} for x in is_right])
+    size = len(golds)
+    is_right = np.fromiter(map(operator.eq, golds, predictions), np.float64, size)
+    return Measure(size, {"accuracy": np.stack([is_right, np.ones(size)])})
 
 
 @WeightedMetric

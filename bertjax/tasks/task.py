@@ -313,6 +313,20 @@ class Task(abc.ABC):
             ) from None
 
 
+class Observer(abc.ABC):
+    """Collects what it needs of examples and predictions while they pass by."""
+
+    @abc.abstractmethod
+    def add(self, example: Example, prediction: Prediction) -> None:
+        """Collects what it needs of an example, which may have no label."""
+
+    def observe(self, pairs: Pairs) -> Iterator[tuple[Example, Prediction]]:
+        """Yields (example, prediction) pairs unchanged, and adds them."""
+        for example, prediction in pairs:
+            self.add(example, prediction)
+            yield example, prediction
+
+
 class TruncatedTexts:
     """Counts the examples that may be truncated to `max_length`; none if windows are read.
 

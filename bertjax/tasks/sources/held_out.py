@@ -172,10 +172,7 @@ def keeping_labels(
 
     `groups` are int [N], and `labels` those of each example.
     """
-    trained: set[Hashable] = set()
-    for is_chosen, of_example in zip(chosen, labels, strict=True):
-        if not is_chosen:
-            trained.update(of_example)
+    trained = set().union(*itertools.compress(labels, ~chosen))
     needed = []
     for is_chosen, group, of_example in zip(chosen, groups, labels, strict=True):
         if is_chosen and not trained.issuperset(of_example):

@@ -56,7 +56,7 @@ def one_hot_columns(table: Table, kind: TableKind, named: Columns) -> tuple[str,
         cells = Counter(map(written, table.first_values(name)))
         del cells[""]
         known = BINARY.intersection(cells)
-        is_binary = bool(cells) and len(known) == len(cells)
+        is_binary = len(known) == len(cells) > 0
         if not is_binary and (_is_explained(table, kind, name) or holds_dates(cells)):
             continue
         if not _is_mostly_binary(cells):
@@ -71,9 +71,10 @@ def one_hot_columns(table: Table, kind: TableKind, named: Columns) -> tuple[str,
 
 
 def _is_mostly_binary(cells: Counter[str]) -> bool:
-    words = Counter(cell for cell in cells.elements() if cell not in BINARY)
+    words = cells.keys() - BINARY
+    count = sum(cells[word] for word in words)
     has_numbers = any(read_number(word) is not None for word in words)
-    return 0 < cells.total() >= 10 * words.total() and not has_numbers
+    return 0 < cells.total() >= 10 * count and not has_numbers
 
 
 def _is_explained(table: Table, kind: TableKind, name: str) -> bool:
