@@ -83,7 +83,7 @@ from bertjax.tasks.baselines import Baselines
 from bertjax.tasks.dataset import Lengths
 from bertjax.tasks.definition import Fold, change_times
 from bertjax.tasks.label_errors import LabelErrors
-from bertjax.tasks.measures import ScoredRows, scored_rows
+from bertjax.tasks.measures import ScoredRows
 from bertjax.tasks.sources.glue import SUBMISSION, GlueRegressionOptions, add_to_submission_zip
 from bertjax.tasks.training_data import TrainingData
 from bertjax.train import run_intervals
@@ -521,24 +521,22 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
     scores = {}
     indices = {}
     held_out: list[ScoredRows] = []  # of each fold
-    judged: LabelErrors | None = None
-    pooled: ScoredRows | None = None
-    report: ClassReport | None = None
+    observers: Any = ()  # of all folds
     task: Any = None
     for name, task, run_scores in _trained(config, session):
         scores[name] = run_scores
         if name != ALL:
             indices[name] = task.data.held_out_indices()
         if name != ALL and hosts.is_first():
-            judged = judged or LabelErrors(task)
-            pooled = pooled or ScoredRows(task)
-            report = report or ClassReport(task)
-            pairs = judged.observe(run_intervals.stored_pairs(task, workdir / name, "dev"))
-            pairs = report.observe(pairs)
-            held_out.append(scored_rows(task, pooled.observe(pairs)))
+            observers = observers or (ScoredRows(task), ClassReport(task), LabelErrors(task))
+            held_out.append(ScoredRows(task))
+            for pair in run_intervals.stored_pairs(task, workdir / name, "dev"):
+                for observer in (held_out[-1], *observers):
+                    observer.add(*pair)
     folds = {name: scores[name] for name in indices}
 
     def publish_all() -> None:
+        pooled, report, judged = observers
         of_mean = run_intervals.of_folds(held_out)
         of_rows = of_mean.get("rows", {})
         of_folds = [read_json_or_empty(workdir / name / EVALUATION) for name in folds]
@@ -548,10 +546,8 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
             INTERVALS: of_rows,
             BASELINES: mean_baselines(of_folds),
             "by_class": class_scores({"dev": report}),
-            "slices": {},
+            "slices": {"dev": slices_of(pooled, task.best_metric)},
         }
-        if pooled:
-            evaluation["slices"]["dev"] = slices_of(pooled, task.best_metric)
         about = (
             f"The scores are means over {config.folds} folds, predicted by models of the others."
         )
