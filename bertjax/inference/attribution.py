@@ -195,7 +195,9 @@ class Attributor:
             weights = np.pad(weights, ((0, length - count), (0, 0)))
         nodes, shares = np.polynomial.legendre.leggauss(self.steps)
         # The last two points are the baseline and the text themselves.
-        points = np.array([[*(1 + nodes) / 2, 0, 1], [*shares / 2, 0, 0]], np.float32)
+        alphas = [*(1 + nodes) / 2, 0, 1]
+        shares = [*shares / 2, 0, 0]
+        points = np.array([alphas, shares], np.float32)
         budget = token_budget(length, None, share=BUDGET_SHARE)
         chunks = -(-points.shape[1] * length // max(budget, length))
         padding = -points.shape[1] % chunks
@@ -237,7 +239,9 @@ def targets(
     if isinstance(task, RerankTask):
         logit = np.array([task.weights])
         # Further features are those of other passages.
-        return [Target("score", None, [logit, *[0 * logit for _ in features[1:]]])]
+        weights = [0 * logit for _ in features]
+        weights[0] = logit
+        return [Target("score", None, weights)]
     names: Sequence[str] = task.labels or ["score"]  # of a regression, all numbers
     if label is not None:
         names = [label]
@@ -249,7 +253,11 @@ def targets(
     labels = list(task.labels or names)
     # The logits of a text are the mean of those of its windows.
     logits = np.eye(len(labels))[:, None] / len(features)
-    return [Target(name, None, [logits[labels.index(name)]] * len(features)) for name in names]
+    found = []
+    for name in names:
+        logit = logits[labels.index(name)]
+        found.append(Target(name, None, [logit] * len(features)))
+    return found
 
 
 def _tag_targets(

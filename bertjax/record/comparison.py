@@ -121,7 +121,8 @@ def compare_files(
     measure = measure_of(task, [*units[0], *units[1]])
     differences = _differences(task, measure, groups)
     best = task.best_metric if task.best_metric in differences else next(iter(differences))
-    told = sentence((str(first), str(second)), best, differences[best], len(units[0]))
+    names = (str(first), str(second))
+    told = sentence(names, best, differences[best], len(units[0]))
     if group_columns and count < FEW_GROUPS:
         told = f"{told} {few_groups_in_words(count)}"
     metrics = {name: found._asdict() for name, found in differences.items()}

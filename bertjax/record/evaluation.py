@@ -44,6 +44,7 @@ def data_facts(task: Task, data: TrainingData, max_length: int) -> dict[str, Any
         splits[split] = {"groups": None, **lengths._asdict()}
     if data.groups is not None:
         splits["train"]["groups"] = len(np.unique(data.groups))
+    leaked = {(leak.split, leak.where) for leak in source.leaks}
     return {
         "file": source.files.get("train", Path()).name,
         "splits": splits,
@@ -53,7 +54,7 @@ def data_facts(task: Task, data: TrainingData, max_length: int) -> dict[str, Any
         "warning": source.warning,
         "group_columns": source.group_columns,
         "classes": dict(zip(task.labels, data.class_counts.tolist(), strict=False)),
-        "leaked_rows": Counter(split for split, _ in {leak[:2] for leak in source.leaks}),
+        "leaked_rows": Counter(split for split, _ in leaked),
         "leaks": [leak._asdict() for leak in source.leaks[:SHOWN_LEAKS]],
     }
 
@@ -134,9 +135,11 @@ def mean_scores(runs: Collection[Mapping[str, float]]) -> dict[str, float]:
 def mean_baselines(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the means of the scores of the baselines on the dev splits of several folds."""
     folds: list[Any] = [_baselines(evaluation).get("dev") for evaluation in evaluations]
-    splits = {}
-    if all(folds):
-        splits["dev"] = {name: mean_scores([fold[name] for fold in folds]) for name in folds[0]}
+    means = {}
+    for name in folds[0] if all(folds) else ():
+        of_baseline = [fold[name] for fold in folds]
+        means[name] = mean_scores(of_baseline)
+    splits = {"dev": means} if means else {}
     return {"skipped": "", **evaluations[0].get(BASELINES, {}), "splits": splits}
 
 

@@ -163,10 +163,14 @@ class LabelErrors(Observer):
         for column, name in enumerate(self._task.labels):
             p = table[:, column]
             has_label = np.array([name in label for label in self._labels])
-            judged = judge(np.stack([1 - p, p], axis=1), has_label.astype(np.int64))
+            probabilities = np.stack([1 - p, p], axis=1)
+            judged = judge(probabilities, has_label.astype(np.int64))
             for index in judged.ranked().tolist():
-                words = (name, f"not {name}") if has_label[index] else (f"not {name}", name)
-                yield self._row(index, *words, judged, index)
+                given = name
+                suggested = f"not {name}"
+                if not has_label[index]:
+                    given, suggested = suggested, given
+                yield self._row(index, given, suggested, judged, index)
 
     def _tags(self) -> Iterator[Issue]:
         values = []

@@ -1,10 +1,4 @@
-"""Metrics as functions of how much each example counts, for resampling.
-
-Most metrics are ratios of sums over the examples, such as the right entities over the predicted
-ones; F1 per class, Matthews' and the other correlations follow from weighted counts and ranks
-(`metrics.Measure`). So a `Measure` computes them for many draws of a split at once. Any other
-metric is computed anew for each draw.
-"""
+"""What the metrics of a task need of each prediction: the units of a `Measure`, for resampling."""
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
@@ -16,15 +10,11 @@ from bertjax.tasks.classification import ProbabilityTask
 from bertjax.tasks.dataset import Example, connected, group_keys
 from bertjax.tasks.embedding import VECTORS, Retrieval, texts_of
 from bertjax.tasks.metrics import (
-    FEW_DRAWS,
     Measure,
     Ratios,
-    Scores,
-    Values,
-    Weights,
     entity_ratios,
     measure_of_ratios,
-    measuring,
+    measured,
     word_accuracy,
 )
 from bertjax.tasks.question_answering import IMPOSSIBLE, SpanTask
@@ -94,36 +84,18 @@ def measure_of(task: Task, units: Sequence[Unit]) -> Measure:
         return measure
     golds = [unit.label for unit in units]
     answers = [unit.answer for unit in units]
-    measured = measuring(task.metric)
-    if measured is None:
-        own = Measure(len(units), {}, _again(task, golds, answers), FEW_DRAWS)
-    else:
-        own = measured(golds, answers)
+    own = measured(task.metric, golds, answers)
     return own._replace(ratios={**measure.ratios, **own.ratios})
-
-
-def _again(task: Task, golds: Sequence[Any], answers: Sequence[Any]) -> Scores:
-    """Returns the metrics of a task that are computed anew for each draw."""
-
-    def scores(weights: Weights) -> Values:
-        values: dict[str, list[float]] = {}
-        for times in weights.astype(np.int64):
-            chosen = np.repeat(np.arange(len(golds)), times).tolist()
-            of_draw = [golds[i] for i in chosen]
-            answered = [answers[i] for i in chosen]
-            drawn = task.metric(of_draw, answered)
-            for name, value in drawn.items():
-                values.setdefault(name, []).append(value)
-        return {name: np.array(column) for name, column in values.items()}
-
-    return scores
 
 
 def means(metrics: Iterable[str], values: Iterable[Iterable[float]]) -> list[Unit]:
     """Returns the units of metrics that are means of a value per unit."""
     units = []
     for of_unit in values:
-        units.append(Unit({name: (value, 1) for name, value in zip(metrics, of_unit, strict=True)}))
+        ratios = {}
+        for name, value in zip(metrics, of_unit, strict=True):
+            ratios[name] = (value, 1)
+        units.append(Unit(ratios))
     return units
 
 

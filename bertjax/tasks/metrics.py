@@ -2,6 +2,8 @@
 
 A metric is a function of the labels and the predicted labels of the same examples in the same
 order. A metric returns a dict of fractions (1.0 is perfect) or correlations, never percentages.
+Most metrics are ratios of sums over the examples, or follow from weighted counts and ranks: they
+are a `WeightedMetric`, whose `Measure` computes them for many draws of the examples at once.
 Undefined values, such as the F1 without positives or the correlation with a constant, are 0.0.
 The values equal those from scikit-learn and SciPy, with which GLUE is scored (Wang et al. 2018),
 from conlleval (Tjong Kim Sang and De Meulder 2003), and from SQuAD's evaluate-v1.1.py and
@@ -137,15 +139,26 @@ class WeightedMetric:
         return self.measure(*arguments, **options).once()
 
 
-def measuring(metric: Metric) -> Callable[..., Measure] | None:
-    """Returns the function (labels, predicted labels) -> `Measure` of a metric; None: it has none.
+def measured(metric: Metric, golds: Sequence[Any], answers: Sequence[Any]) -> Measure:
+    """Returns the measure of any metric, also of a `functools.partial` of one.
 
-    The metric may be a `functools.partial` of a `WeightedMetric`.
+    One that is no `WeightedMetric` is computed anew for each draw.
     """
     part = functools.partial(metric)
     if isinstance(part.func, WeightedMetric):
-        return functools.partial(part.func.measure, **part.keywords)
-    return None
+        return part.func.measure(golds, answers, **part.keywords)
+
+    def others(weights: Weights) -> Values:
+        values: dict[str, list[float]] = {}
+        for times in weights.astype(np.int64):
+            chosen = np.repeat(np.arange(len(golds)), times).tolist()
+            of_draw = [golds[i] for i in chosen]
+            answered = [answers[i] for i in chosen]
+            for name, value in metric(of_draw, answered).items():
+                values.setdefault(name, []).append(value)
+        return {name: np.array(column) for name, column in values.items()}
+
+    return Measure(len(golds), {}, others, FEW_DRAWS)
 
 
 @WeightedMetric
@@ -225,7 +238,9 @@ def ordinal_metrics(golds: Sequence[str], predictions: Sequence[str]) -> Measure
     classes = class_metrics.measure(golds, predictions)
     x = np.array(golds, np.float64)
     y = np.array(predictions, np.float64)
-    columns = np.stack([x, y, x**2 + y**2, (x - y) ** 2, np.abs(x - y)], axis=1)
+    errors = np.abs(x - y)
+    squares = x**2 + y**2
+    columns = np.stack([x, y, squares, errors**2, errors], axis=1)
 
     def others(weights: Weights) -> Values:
         of_x, of_y, squares, differences, errors = (weights @ columns).T
@@ -401,7 +416,8 @@ def _with_means(of_targets: Mapping[str, Values]) -> Values:
     """Returns the means of the scores of targets, and `OF_TARGET` of each, such as "joy_mae"."""
     values = {}
     for metric in next(iter(of_targets.values())):
-        values[metric] = sum(scores[metric] for scores in of_targets.values()) / len(of_targets)
+        table = [scores[metric] for scores in of_targets.values()]
+        values[metric] = np.mean(table, axis=0)
     for name, scores in of_targets.items():
         for metric in OF_TARGET:
             values[f"{name}_{metric}"] = scores[metric]

@@ -5,7 +5,15 @@ import itertools
 
 import numpy as np
 import pytest
-from sklearn.metrics import cohen_kappa_score, mean_absolute_error
+from scipy import stats
+from sklearn.metrics import (
+    cohen_kappa_score,
+    f1_score,
+    matthews_corrcoef,
+    mean_absolute_error,
+    r2_score,
+)
+from sklearn.preprocessing import MultiLabelBinarizer
 
 from bertjax.tasks.metrics import (
     accuracy,
@@ -245,3 +253,26 @@ def test_scores_of_targets_are_those_of_each_and_their_means():
         assert values[name] == pytest.approx((of_a[name] + of_b[name]) / 2)
     assert values["a_pearson_spearman"] == of_a["pearson_spearman"]
     assert values["b_pearson"] == of_b["pearson"] and values["b_mae"] == of_b["mae"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_scores_of_classes_labels_and_numbers_are_those_of_scikit_learn_and_scipy(seed):
+    rng = np.random.default_rng(seed)
+    golds, answers = rng.choice(list("abcd"), (2, 40)).tolist()
+    found = class_metrics(golds, answers) | matthews(golds, answers)
+    for average in ("macro", "weighted"):
+        expected = f1_score(golds, answers, average=average, zero_division=0.0)
+        assert found[f"{average}_f1"] == pytest.approx(expected)
+    assert found["matthews"] == pytest.approx(matthews_corrcoef(golds, answers))
+    several = [[tuple("abcd"[:k]) for k in rng.integers(0, 5, 40)] for _ in range(2)]
+    tables = [MultiLabelBinarizer(classes=list("abcd")).fit_transform(x) for x in several]
+    for average in ("macro", "micro"):
+        expected = f1_score(*tables, average=average, zero_division=0.0)
+        assert multi_label(*several)[f"{average}_f1"] == pytest.approx(expected)
+    x, noise = rng.normal(size=(2, 40))
+    for scale in (1e-140, 1.0, 1e140):
+        gold, answer = np.round(x, 1) * scale, np.round(x + noise, 1) * scale  # with ties
+        found = regression_metrics(gold.tolist(), answer.tolist())
+        assert found["pearson"] == pytest.approx(stats.pearsonr(x.round(1), answer).statistic)
+        assert found["spearman"] == pytest.approx(stats.spearmanr(gold, answer).statistic)
+        assert found["r2"] == pytest.approx(r2_score(gold / scale, answer / scale))

@@ -29,7 +29,7 @@ from bertjax.tasks.metrics import (
     accuracy,
     accuracy_and_f1,
     matthews,
-    measuring,
+    measured,
     pearson_spearman,
 )
 from bertjax.tasks.sources.data_files import row_name
@@ -391,8 +391,7 @@ def score_submission(spec: GlueSpec, gold: Path, predictions: Path) -> Measure:
             f"of {gold}, but {' and '.join(faults)}. Use the index column of the official file or, "
             "if there is none, count its rows from 0, without the header."
         )
-    measured: Any = measuring(spec.metric)
-    return measured([*golds.values()], [answers[id] for id in golds])
+    return measured(spec.metric, [*golds.values()], [answers[id] for id in golds])
 
 
 MNLI_SPLITS = "train dev_matched dev_mismatched test_matched test_mismatched".split()
