@@ -64,6 +64,7 @@ def test_squad2_prints_what_the_official_script_prints(run, tmp_path):
     third = pytest.approx(100 / 3)
     assert values["exact"] == values["f1"] == third
     assert (values["total"], values["HasAns_total"], values["NoAns_total"]) == (3, 2, 1)
+    assert isinstance(values["total"], int)
     assert (values["HasAns_exact"], values["NoAns_exact"]) == (50.0, 0.0)
     (tmp_path / "odds").write_text(json.dumps({"1": -3.0, "2": 0.5, "3": 2}))
     values = run("squad2", with_impossible(), answers, f"--na_probs={tmp_path / 'odds'}")

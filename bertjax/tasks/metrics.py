@@ -102,7 +102,7 @@ class Measure(NamedTuple):
     def once(self) -> dict[str, float]:
         """Returns the metrics of the units if each counts once."""
         values = self.scores(np.ones((1, self.units)))
-        return {name: float(value[0]) for name, value in values.items()}
+        return {name: value[0].item() for name, value in values.items()}
 
 
 def measure_of_ratios(units: Sequence[Ratios]) -> Measure:
@@ -689,7 +689,7 @@ def squad2(
     constants: dict[str, float] = {}
     for name, (_, counts) in measure.ratios.items():
         if name.endswith("exact"):
-            constants[name.replace("exact", "total")] = counts.sum()
+            constants[name.replace("exact", "total")] = int(counts.sum())
     if null_odds is not None:
         for key, of_key in (("exact", exact), ("f1", f1)):
             best, best_threshold = _best_threshold(golds, predictions, of_key, null_odds)
