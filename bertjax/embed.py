@@ -2,12 +2,16 @@
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bertjax.base import command_line, signals
 from bertjax.base.checked import part_of
 from bertjax.config.model import VectorConfig
 
-SUFFIXES = (".npy", ".jsonl", ".parquet")
+if TYPE_CHECKING:
+    from bertjax.inference.pretrained import Pretrained
+
+SUFFIXES = (".npy", ".jsonl", ".parquet", ".npz")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,8 +29,9 @@ class EmbedConfig(VectorConfig):
     """File with one text per line, or table (CSV, TSV, JSON, Parquet) with a column of texts; it
     may be in a bucket."""
     output: str
-    """File to write: .npy, an array [texts, dimensions]; .jsonl, one list per line; or .parquet,
-    with the texts. A killed command continues when it is run again."""
+    """File to write: .npy, an array [texts, dimensions]; .jsonl, one list per line; .parquet, with
+    the texts; .npz, vectors and offsets of a model with one vector per token. A killed command
+    continues when it is run again."""
     text_column: str | None = None
     """Column of the texts in a table; None: guessed, and the guess is printed."""
     prompt: str | None = None
@@ -47,12 +52,21 @@ def run(config: EmbedConfig) -> None:
     from bertjax import weights
     from bertjax.devices.compilation import start_command
     from bertjax.inference.embedder import Embedder, embed_file
+    from bertjax.inference.late_interaction import has_token_vectors
     from bertjax.inference.pretrained import Pretrained
 
     config = start_command(config, "input")
     model = Pretrained(weights.load_model(config.model, "encoder"))
-    vectors = part_of(config, VectorConfig)
-    embedder = Embedder(model.loaded, prompt=config.prompt, **vars(vectors))
+    options = vars(part_of(config, VectorConfig))
+    if has_token_vectors(model.loaded, config.pooling):
+        _write_tokens(config, model, options)
+        return
+    if options.pop("pool_factor") is not None or config.output.endswith(".npz"):
+        raise ValueError(
+            f"--pool_factor and .npz are for models with one vector per token, and {config.model} "
+            "has one per text: give --output VECTORS.npy."
+        )
+    embedder = Embedder(model.loaded, prompt=config.prompt, **options)
     count = embed_file(
         embedder,
         Path(config.input),
@@ -61,6 +75,27 @@ def run(config: EmbedConfig) -> None:
         model=model.identity,
     )
     print(f"{count:,} vectors of dimension {embedder.size} written to {config.output}")
+
+
+def _write_tokens(config: EmbedConfig, model: "Pretrained", options: dict[str, Any]) -> None:
+    from bertjax.inference.late_interaction import (
+        TokenEmbedder,
+        token_options,
+        write_token_vectors,
+    )
+
+    if not config.output.endswith(".npz"):
+        raise ValueError(
+            f"--output {config.output}: {config.model} has one vector per token: give a name that "
+            "ends in .npz."
+        )
+    role = "query" if config.prompt == "query" else "document"
+    embed = TokenEmbedder(model.loaded, role, prompt=config.prompt, **token_options(options))
+    output = Path(config.output)
+    count = write_token_vectors(
+        embed, Path(config.input), output, config.text_column, model=model.identity
+    )
+    print(f"token vectors of dimension {embed.size} of {count:,} texts written to {output}")
 
 
 parse, main = command_line.command_of(

@@ -41,6 +41,7 @@ PAGES = (
     ),
     *(
         "embeddings",
+        "late_interaction",
         "serving",
         "visualize",
         "weights",
@@ -94,6 +95,7 @@ SMALL = {
     "finetune --task=rte --init distilled": FINETUNE,
     "finetune --task=classify": f"{FINETUNE} --optimizer.learning_rate 1e-3",
     "finetune --task=embed": f"{FINETUNE} --init my-bert",
+    "finetune --task=colbert": f"{FINETUNE} --init my-bert",
     "finetune --task=rerank": f"{FINETUNE} --init my-bert",
     "finetune --task=mrpc": "--max_length 64 --unroll 1",
     "finetune": FINETUNE,

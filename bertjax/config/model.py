@@ -576,6 +576,10 @@ def named_config(name: str, **changes: Any) -> BertConfig:
     return dataclasses.replace(MODEL_SIZES[name], **changes)
 
 
+# The score of a document without vectors in late interaction, as in sentence-transformers.
+EMPTY_DOCUMENT = -1e9
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VectorConfig(Checked):
     """How a model turns a text into a vector: the flags that `embed` and `search` share.
@@ -602,3 +606,6 @@ class VectorConfig(Checked):
     max_length: int | None = None
     """Maximum number of tokens per text; None: as the files of sentence-transformers say, or the
     maximum length of the model."""
+    pool_factor: float | None = None
+    """Number of tokens of a document per vector, of models with one vector per token, whose similar
+    vectors are averaged; None: as their files say, or 1."""

@@ -79,6 +79,11 @@ class Embedder:
         modules = SentenceModules(pooling=pooling or "mean")
         if pooling is None:
             modules = loaded.source.usage.modules.result() or modules
+        if modules.tokens is not None:
+            raise ValueError(
+                f"{loaded.source.where} has one vector per token: use Pretrained.token_vectors, "
+                "or give --pooling to ignore its files of sentence-transformers."
+            )
         only_last = _reads_last_layer_only(layers, loaded, modules)
         longest = loaded.config.max_length
         if max_length is not None and not 2 <= max_length <= longest:
@@ -217,8 +222,8 @@ def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[T
     lengths = {}
     if not foreign:
         lengths = {name: getattr(modules, name) for name in LENGTHS}
-    query = _prompt_of_role(modules, "query", task.options.query_prompt, foreign)
-    document = _prompt_of_role(modules, "document", task.options.document_prompt, foreign)
+    query = prompt_of_role(modules, "query", task.options.query_prompt, foreign)
+    document = prompt_of_role(modules, "document", task.options.document_prompt, foreign)
     task = dataclasses.replace(
         task,
         include_prompt=modules.include_prompt,
@@ -239,7 +244,8 @@ def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[T
     return task, loaded._replace(model=model, source=source)
 
 
-def _prompt_of_role(modules: SentenceModules, role: str, prompt: str | None, foreign: bool) -> str:
+def prompt_of_role(modules: SentenceModules, role: str, prompt: str | None, foreign: bool) -> str:
+    """Returns the text before the texts of a role, for the option `prompt` of a task."""
     if prompt is not None:
         return modules.prompt(prompt)
     if foreign:
@@ -277,14 +283,7 @@ def embed_file(
     Raises ValueError if `source` cannot be read, and FileNotFoundError if it is no file. After a
     full disk or a kill, `output` has its old content, and the same call continues.
     """
-    if not source.is_file():
-        what = "does not exist"
-        if source.is_dir():
-            what = "is a folder"
-        raise FileNotFoundError(
-            f"{source} {what}: --input takes one file, a table or one text per line."
-        )
-    text_column = _text_column(source, text_column)
+    text_column = text_column_of(source, text_column)
     identity = {
         **embedder.settings,
         "model": model,
@@ -299,14 +298,14 @@ def embed_file(
         vectors = np.load(partial, mmap_mode="r")
         with writing(output) as temporary:
             if output.suffix == ".parquet":
-                _write_parquet(vectors, temporary, _texts(source, text_column))
+                _write_parquet(vectors, temporary, texts_of(source, text_column))
             else:
                 _write_lines(vectors, temporary)
         partial.unlink()
 
     opened = functools.partial(PartialVectors, size=embedder.size)
     with continued(output, identity, opened, finish) as vectors:
-        count, empty = write_vectors(embedder, _texts(source, text_column), vectors, output)
+        count, empty = write_vectors(embedder, texts_of(source, text_column), vectors, output)
     if embedder.truncated:
         print(
             f"{embedder.truncated:,} texts have {embedder.max_length} tokens or more, and longer "
@@ -349,7 +348,18 @@ def _start_at(vectors: PartialVectors, count: int, output: Path) -> int:
     return count
 
 
-def _text_column(source: Path, text_column: str | None) -> str | None:
+def text_column_of(source: Path, text_column: str | None) -> str | None:
+    """Returns the column of the texts in a table, which is guessed for None; None: it is no table.
+
+    Raises FileNotFoundError if `source` is no file, and ValueError if no column can be chosen.
+    """
+    if not source.is_file():
+        what = "does not exist"
+        if source.is_dir():
+            what = "is a folder"
+        raise FileNotFoundError(
+            f"{source} {what}: --input takes one file, a table or one text per line."
+        )
     if suffix_of(source) not in (*NAMED_COLUMNS, *TSV_SUFFIXES):
         if text_column is not None:
             raise ValueError(f"{source} has one text per line: leave --text_column out.")
@@ -369,7 +379,7 @@ def _text_column(source: Path, text_column: str | None) -> str | None:
     return columns.text
 
 
-def _texts(source: Path, text_column: str | None) -> Iterator[str]:
+def texts_of(source: Path, text_column: str | None) -> Iterator[str]:
     """Yields the texts of a file in order, each cut to its first LINE_CHARACTERS characters."""
     if text_column is None:
         yield from _lines(source)

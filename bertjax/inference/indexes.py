@@ -4,6 +4,11 @@ import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from bertjax.inference.late_interaction import (
+    has_token_vectors,
+    token_index_of,
+    token_options,
+)
 from bertjax.inference.retrieval import DenseIndex, OpenIndex, embedders
 from bertjax.weights import LoadedModel
 
@@ -34,6 +39,13 @@ def index_of(loaded: LoadedModel, *, cosine: bool = False, **options: Any) -> In
         ValueError: an option does not fit the model, or it has another similarity than cosines and
             dot products.
     """
+    if has_token_vectors(loaded, options.get("pooling")):
+        return IndexKind(*token_index_of(loaded, **token_options(options)))
+    if options.pop("pool_factor", None) is not None:
+        raise ValueError(
+            f"pool_factor: {loaded.source.where} has one vector per text, so that there is nothing "
+            "to pool: leave it out."
+        )
     if cosine:
         options["normalize"] = True
     embed = embedders(loaded, **options)

@@ -25,7 +25,8 @@ from bertjax.base.progress import progress
 from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices.compilation import refuse_fork, start_jax
 from bertjax.inference.attribution import STEPS, Attribution, Attributor, Baseline
-from bertjax.inference.embedder import Embedder
+from bertjax.inference.embedder import ROLES, Embedder
+from bertjax.inference.late_interaction import TokenEmbedder, has_token_vectors
 from bertjax.inference.masks import fill_mask
 from bertjax.inference.output_files import file_identity
 from bertjax.inference.predictor import (
@@ -38,6 +39,7 @@ from bertjax.inference.predictor import (
 from bertjax.inference.saved_task import description_of, is_described, with_task
 from bertjax.inference.texts import from_texts, single_texts, text_tuples
 from bertjax.model import BertConfig, BertWithHead
+from bertjax.model.late_interaction import BertForLateInteraction
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.reranking import ranking_task
 from bertjax.tokenization import Tokenizer
@@ -45,6 +47,7 @@ from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import architecture, family_of
 from bertjax.weights.fill import part_in_words
 from bertjax.weights.hf import model_card
+from bertjax.weights.late_interaction import files_of_head
 from bertjax.weights.load import head_tensors, with_masked_lm
 from bertjax.weights.names import two_biases
 from bertjax.weights.sentence_transformers import changed_weights, transformer_folder
@@ -451,6 +454,37 @@ class Pretrained:
         )
         return embedder(single_texts(texts))
 
+    def token_vectors(
+        self,
+        texts: Sequence[str],
+        *,
+        role: str = "document",
+        batch_size: int | None = None,
+        prompt: str | None = None,
+        pool_factor: float | None = None,
+    ) -> list[np.ndarray]:
+        """Computes the vectors of the tokens of texts, float32 [T, D] each, in late interaction.
+
+        Args:
+            texts: queries or documents, which `role` says: "query" or "document".
+            batch_size: as in `predict`.
+            prompt: as in `embed`; None: that of the role.
+            pool_factor: the number of tokens of a document per vector; None: as the files of
+                sentence-transformers say, or 1.
+
+        Raises:
+            ValueError: the model has one vector per text, or an argument does not fit it.
+        """
+        if not has_token_vectors(self.loaded, None) or role not in ROLES:
+            raise ValueError(
+                f"token_vectors(role={role!r}) of {self.where}: this needs a model with one vector "
+                "per token, as --task=colbert trains, and the role query or document."
+            )
+        embedder = TokenEmbedder(
+            self.loaded, role, batch_size=batch_size, prompt=prompt, pool_factor=pool_factor
+        )
+        return embedder(single_texts(texts))
+
     def rerank(
         self, query: str, candidates: Sequence[str], *, batch_size: int | None = None
     ) -> list[dict[str, Any]]:
@@ -542,6 +576,8 @@ class Pretrained:
                 del params["bert"]["pooler"]
         files: dict[str, Any] = usage.sentence_files.result()
         files = files | changed_weights(usage.modules, params)
+        if isinstance(self.model, BertForLateInteraction):
+            files = files_of_head(self.model, params, self.loaded.max_length, usage.modules)
         if is_described(self._loaded):
             files["task.json"] = json.dumps(description_of(self._loaded), indent=2)
         is_lower = self.tokenizer and self.tokenizer.do_lower_case

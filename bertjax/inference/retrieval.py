@@ -310,13 +310,18 @@ def search(
         rows = slice(first, first + QUERIES)
         block = np.asarray(queries[rows], np.float32)
         scores[rows], indices[rows] = _best_of_corpus(block, corpus, k, cosine)
+    refuse_infinite(scores)
+    return scores, indices
+
+
+def refuse_infinite(scores: np.ndarray) -> None:
+    """Raises ValueError if a score of a query, [N, k], is not finite."""
     finite = np.isfinite(scores).all(axis=1)
     if not finite.all():
         raise ValueError(
             f"The scores of query {finite.argmin()} (from 0) are not finite, because its vector or "
             "one of a passage is not: check the weights of the model."
         )
-    return scores, indices
 
 
 def _best_of_corpus(
@@ -339,8 +344,15 @@ def _merged(queries: Any, passages: Any, best: Any, start: Any, cosine: bool) ->
     if cosine:
         queries = unit(queries)
         passages = unit(passages)
-    scores = jnp.matmul(queries, passages.T, precision="highest")
-    numbers = start + jnp.arange(len(passages), dtype=jnp.int32)
+    return keep_best(best, jnp.matmul(queries, passages.T, precision="highest"), start)
+
+
+def keep_best(best: tuple[Any, Any], scores: Any, start: Any) -> tuple[Any, Any]:
+    """Merges the scores [N, M] of the passages from `start` into the best scores and indices.
+
+    Of equal scores, those of earlier passages come first; both results are [N, k].
+    """
+    numbers = start + jnp.arange(scores.shape[1], dtype=jnp.int32)
     indices = jnp.broadcast_to(numbers, scores.shape)
     best_scores, best_indices = best
     scores = jnp.concatenate([best_scores, scores], axis=1)

@@ -10,7 +10,7 @@ from typing import Any
 
 from bertjax.base.checked import Checked, Count, Positive, read_fields
 from bertjax.base.files import brief, listed, naming_read_errors
-from bertjax.inference.embedder import following
+from bertjax.inference.late_interaction import following
 from bertjax.tasks import Task
 from bertjax.tasks.classification import (
     ChoiceTask,
@@ -166,7 +166,7 @@ def saved_task(
         fields["num_choices"] = 0  # unknown until the inputs to predict are read
     elif kind is RerankTask:
         fields |= {"activation": activation or "Sigmoid", "pairs": saved.pairs}
-    elif kind is not SimilarityTask:
+    elif not issubclass(kind, SimilarityTask):
         # Models of old versions name no stride: taggers read windows, classifiers truncated texts.
         fields["doc_stride"] = saved.doc_stride
         if issubclass(kind, TextTask):

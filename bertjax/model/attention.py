@@ -90,14 +90,15 @@ def masked_softmax(
 ) -> jax.Array:
     """Computes the float32 softmax of scores [B, N, L, L] over the keys of the query's sequence.
 
-    `sequence_ids` int [B, L] numbers the sequences of a row from 1; padding is 0. With `causal`, a
-    query attends only to itself and to earlier keys; with `window`, only to keys that are at most
-    `window // 2` tokens away. The scores have any floating-point type.
+    `sequence_ids` int [B, L] numbers the sequences of a row from 1; padding is 0. A token of the
+    sequence i to which no token attends has the number -i. With `causal`, a query attends only to
+    itself and to earlier keys; with `window`, only to keys that are at most `window // 2` tokens
+    away. The scores have any floating-point type.
     """
 
     def mask_of(ids: jax.Array) -> jax.Array:
         # Padding has sequence id 0 and attends to padding, so every query has at least one key.
-        mask = ids[:, None, :, None] == ids[:, None, None, :]
+        mask = abs(ids)[:, None, :, None] == ids[:, None, None, :]
         length = mask.shape[-1]
         if causal:
             mask &= jnp.tri(length, dtype=bool)[None, None]
@@ -108,6 +109,10 @@ def masked_softmax(
         return mask
 
     return _softmax(mask_of, scores, sequence_ids)
+
+
+# The sequence id of what is outside of a row, in `attend_locally`.
+_NO_SEQUENCE = 1 << 30
 
 
 def attend_locally(
@@ -121,15 +126,15 @@ def attend_locally(
     """Computes attention of every token to the tokens at most `window // 2` tokens away.
 
     query, key, value and the result, softmax(query key^T / sqrt(H)) value, are [B, L, N, H];
-    `sequence_ids` is int [B, L], 0 for padding, which attends to padding. `dropout` is a function
-    of the probabilities, which are [B, blocks, N, S, 3 S] for blocks of S tokens: the S queries of
-    a block attend to the keys of their own block and of the two beside it.
+    `sequence_ids` are as in `masked_softmax`, and padding attends to padding. `dropout` is a
+    function of the probabilities, which are [B, blocks, N, S, 3 S] for blocks of S tokens: the S
+    queries of a block attend to the keys of their own block and of the two beside it.
     """
     length = query.shape[1]
     size = block_size(window)
     # Padding of rows to whole blocks, and blocks outside of the row, belong to no sequence.
-    query_ids = _blocks(sequence_ids, size, -1)
-    key_ids = _neighbours(query_ids, -1)
+    query_ids = _blocks(sequence_ids, size, _NO_SEQUENCE)
+    key_ids = _neighbours(query_ids, _NO_SEQUENCE)
     queries = _blocks(query, size)
     keys = _neighbours(_blocks(key, size))
     values = _neighbours(_blocks(value, size))
@@ -139,7 +144,7 @@ def attend_locally(
 
     def mask_of(query_ids: jax.Array, key_ids: jax.Array) -> jax.Array:
         distance = jnp.arange(size)[:, None] - jnp.arange(-size, 2 * size)[None]
-        mask = query_ids[:, :, None, :, None] == key_ids[:, :, None, None, :]
+        mask = abs(query_ids)[:, :, None, :, None] == key_ids[:, :, None, None, :]
         is_near = abs(distance) <= window // 2
         return mask & is_near[None, None, None]
 

@@ -67,6 +67,8 @@ class Rows(NamedTuple):
     """int [B, L]: the token types."""
     position_ids: jax.Array
     """int [B, L]: the position of each token in its sequence, counted from 0."""
+    input_ids: jax.Array
+    """int [B, L]: the token ids."""
 
 
 class BertWithHead(nn.Module):
@@ -142,6 +144,11 @@ class BertWithHead(nn.Module):
         return False
 
     @property
+    def usable_kernel(self) -> str:
+        """The attention kernel of the encoder: `attention_kernel`, if it can be used."""
+        return self.attention_kernel
+
+    @property
     def reads_hidden_states(self) -> bool:
         """Whether `head_outputs` reads "hidden_states": the embeddings and all layers."""
         return False
@@ -165,7 +172,7 @@ class BertWithHead(nn.Module):
             self.dtype,
             self.unroll,
             self.remat,
-            self.attention_kernel,
+            self.usable_kernel,
             add_pooling_layer=self.needs_pooler,
         )
         if self.config.prediction_head and "head" in self.parts:
@@ -223,7 +230,7 @@ class BertWithHead(nn.Module):
             input_ids,
             jnp.zeros_like(token_type_ids) if self.types_mark_prompts else token_type_ids,
             position_ids,
-            sequence_ids,
+            self.attended_ids(sequence_ids, token_type_ids, sequence_starts),
             sequence_starts,
             dropout_rows=dropout_rows if self.encoder_has_dropout else None,
             output_hidden_states=output_hidden_states or self.reads_hidden_states,
@@ -235,6 +242,7 @@ class BertWithHead(nn.Module):
             dropout_rows=dropout_rows,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
+            input_ids=input_ids,
         )
         outputs = encoded | self.head_outputs(encoded, rows)
         if one_sequence:
@@ -244,6 +252,12 @@ class BertWithHead(nn.Module):
         if not output_hidden_states:
             outputs.pop("hidden_states", None)
         return outputs
+
+    def attended_ids(
+        self, sequence_ids: jax.Array, token_type_ids: jax.Array, sequence_starts: jax.Array
+    ) -> jax.Array:
+        """Returns the `sequence_ids` for the encoder, negative for tokens that none attends to."""
+        return sequence_ids
 
     def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
         """Returns {name: array} of the head's own outputs.

@@ -100,7 +100,7 @@ def _entropies(
     is_positive = jnp.arange(batch["labels"].shape[1] - 1) == 0  # [C - 1]
     target = own[:, :, None] & is_positive[None, None]
     target = target.reshape(len(own), -1)  # [n, N (C - 1)]
-    excluded = _no_negatives(batch, is_positive) & ~target
+    excluded = no_negatives(batch, is_positive) & ~target
     labels = jnp.argmax(target, axis=-1)
     entropies: list[jax.Array] = []
     is_nearest = jnp.zeros(labels.shape, bool)
@@ -123,7 +123,7 @@ def _entropies(
     return entropies, is_nearest
 
 
-def _no_negatives(batch: Arrays, is_positive: jax.Array) -> jax.Array:
+def no_negatives(batch: Arrays, is_positive: jax.Array) -> jax.Array:
     """Returns a bool mask [n, N (C - 1)] of the candidates that are no negatives of an anchor."""
     own = batch["labels"]
     everything = batch[GLOBAL]["labels"]

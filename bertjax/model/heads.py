@@ -18,6 +18,7 @@ from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.dropout import row_uniforms
 from bertjax.model.embeddings import layer_norm, take_positions
 from bertjax.model.encoder import activation
+from bertjax.model.late_interaction import BertForLateInteraction
 from bertjax.model.linear import Linear, residual_stddev
 from bertjax.model.recipe import SHARINGS, Recipe
 from bertjax.model.sentence_embedding import BertForSentenceEmbedding, pooled
@@ -514,4 +515,5 @@ HEADS: dict[str, type[BertWithHead]] = {
     "question_answering": BertForQuestionAnswering,
     "multiple_choice": BertForMultipleChoice,
     "sentence_embedding": BertForSentenceEmbedding,
+    "late_interaction": BertForLateInteraction,
 }

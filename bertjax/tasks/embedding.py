@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import operator
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -131,7 +131,7 @@ class EmbeddingTask(Task):
     """
 
     num_texts: int = 2
-    options: EmbedOptions = EmbedOptions()
+    options: Any = EmbedOptions()
     query_prompt: str | None = None
     document_prompt: str | None = None
     query_length: int | None = None
@@ -220,13 +220,17 @@ class EmbeddingTask(Task):
         If there are hard negatives, `negatives` are those of the first text and each of them.
         """
         vectors = self._vectors(outputs)
-        values = similarities(vectors[:1], vectors[1:], self.similarity)[0].tolist()
+        values = self.compare(vectors[:1], vectors[1:])[0].tolist()
         negatives = {}
         if len(values) > 1:
             negatives = {"negatives": values[1:]}
         return {"similarity": values[0], **negatives}
 
-    def _vectors(self, outputs: Sequence[Outputs]) -> np.ndarray:
+    def compare(self, a: Any, b: Any) -> np.ndarray:
+        """Returns the similarities of n texts and m texts, as `_vectors` returns them: [n, m]."""
+        return similarities(a, b, self.similarity)
+
+    def _vectors(self, outputs: Sequence[Outputs]) -> Any:
         """Returns the embeddings of several texts, of length 1 for cosines: float32 [C, D]."""
         vectors = np.stack([output["sentence_embedding"] for output in outputs])
         vectors = vectors[:, : self.truncate_dim]
@@ -293,7 +297,7 @@ class ContrastiveTask(EmbeddingTask):
 
     def score(self, pairs: Pairs) -> dict[str, float]:
         """Computes the correlations of scored pairs, and the retrieval metrics of all others."""
-        retrieval = Retrieval(self.similarity)
+        retrieval = Retrieval(self.compare)
 
         def scored() -> Iterator[tuple[Example, Prediction]]:
             for example, prediction in pairs:
@@ -334,13 +338,18 @@ def texts_of(example: Example) -> list[str]:
     return texts
 
 
+def dot_products(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns the dot products of vectors a [n, D] and b [m, D]: float [n, m]."""
+    return a @ b.T
+
+
 def similarities(a: np.ndarray, b: np.ndarray, name: str) -> np.ndarray:
     """Compares vectors a [n, D] with b [m, D], as `similarity_fn_name` says: float [n, m].
 
     "cosine" takes vectors of length 1; "euclidean" and "manhattan" are negative distances.
     """
     if name in ("cosine", "dot"):
-        return a @ b.T
+        return dot_products(a, b)
     from scipy.spatial import distance  # a slow import, which `--help` would wait for
 
     metric: Any = name.replace("manhattan", "cityblock")
@@ -374,8 +383,8 @@ class Retrieval:
     anchor, does not count as wrong, and texts that occur several times are one candidate.
     """
 
-    def __init__(self, similarity: str = "cosine"):
-        self._similarity = similarity
+    def __init__(self, compare: Callable[[Any, Any], np.ndarray] = dot_products):
+        self._compare = compare  # as of `EmbeddingTask`
         self._texts: dict[str, int] = {}  # candidate -> its index
         self._candidates: list[np.ndarray] = []
         self._anchors: list[np.ndarray] = []
@@ -384,8 +393,8 @@ class Retrieval:
         self._right: dict[str, set[int]] = {}  # anchor -> all of its positives
         self._triplets: list[bool] = []
 
-    def add(self, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Adds an example: anchor, positive, hard negatives; vectors as in `similarities`."""
+    def add(self, texts: Sequence[str], vectors: Sequence[np.ndarray]) -> None:
+        """Adds an example: anchor, positive, hard negatives, and what `compare` takes of them."""
         anchor, *others = texts
         indices = []
         for text, vector in zip(others, vectors[1:], strict=True):
@@ -397,7 +406,7 @@ class Retrieval:
         self._positives.append(indices[0])
         self._right.setdefault(anchor, set()).add(indices[0])
         if len(others) > 1:
-            values = similarities(vectors[:1], vectors[1:], self._similarity)[0]
+            values = self._compare(vectors[:1], vectors[1:])[0]
             self._triplets.append(bool(values[0] > values[1:].max()))
 
     def scores(self) -> dict[str, float]:
@@ -423,12 +432,11 @@ class Retrieval:
 
     def _ranks(self) -> np.ndarray:
         """Returns the rank of each anchor's positive among the candidates, from 1, float [n]."""
-        candidates = np.stack(self._candidates)
-        anchors = np.stack(self._anchors)
+        candidates = _stacked(self._candidates)
+        anchors = _stacked(self._anchors)
         ranks = []
         for start in range(0, len(anchors), BLOCK):
-            block = similarities(anchors[start : start + BLOCK], candidates, self._similarity)
-            for values in block:
+            for values in self._compare(anchors[start : start + BLOCK], candidates):
                 query = self._queries[len(ranks)]
                 own = values[self._positives[len(ranks)]]
                 values[list(self._right[query])] = -np.inf
@@ -436,6 +444,11 @@ class Retrieval:
                     values[self._texts[query]] = -np.inf
                 ranks.append(1 + np.sum(values > own) + np.sum(values == own) / 2)
         return np.array(ranks)
+
+
+def _stacked(vectors: list[np.ndarray]) -> Any:
+    """Returns an array of one vector per text, or as it is a list of one array per text."""
+    return np.stack(vectors) if vectors[0].ndim == 1 else vectors
 
 
 def make_embedding(options: EmbedOptions, fold: Fold | None) -> EmbeddingTask:
@@ -446,11 +459,11 @@ def make_embedding(options: EmbedOptions, fold: Fold | None) -> EmbeddingTask:
     kind = ContrastiveTask
     if loss in DistilledTask.objectives:
         kind = DistilledTask
-    _check_loss(SimilarityTask if scored else kind, data, options)
+    check_loss(SimilarityTask if scored else kind, data, options)
     if scored:
         data = held_out.divide(data, options, fold, held_out.BY_TARGET)
     elif options.can_hold_out:
-        data = held_out.divide(data, options, fold, _BY_ANCHOR)
+        data = held_out.divide(data, options, fold, BY_ANCHOR)
     if scored and "dev" in data.splits and not data.has_scores("dev"):
         raise ValueError(
             f"{data.path('dev')} has no scores, but {data.path('train')} has: a model that "
@@ -472,11 +485,11 @@ def make_embedding(options: EmbedOptions, fold: Fold | None) -> EmbeddingTask:
     return kind(**fields)
 
 
-def _check_loss(kind: Any, data: OwnDataset, options: EmbedOptions) -> None:
+def check_loss(kind: Any, data: OwnDataset, options: Any) -> None:
     """Raises ValueError if the loss does not fit the columns, or an option the loss."""
     columns = data.columns
     loss = options.loss or kind.objectives[0]
-    lacks_scores = kind is DistilledTask and not columns.scores
+    lacks_scores = issubclass(kind, DistilledTask) and not columns.scores
     if loss not in kind.objectives or lacks_scores:
         what = "no scores"
         if lacks_scores:
@@ -492,7 +505,7 @@ def _check_loss(kind: Any, data: OwnDataset, options: EmbedOptions) -> None:
         "false_negative_margin": kind is not ContrastiveTask,
     }
     for name, is_unused in unused.items():
-        value = getattr(options, name)
+        value = getattr(options, name, None)
         if is_unused and value is not None:
             raise ValueError(f"{name}={value} has no effect on --loss {loss}: leave it out.")
 
@@ -528,7 +541,7 @@ def _held_out(anchors: Sequence[Any], fraction: float) -> frozenset[int]:
     return held_out.grouped(anchors, min(fraction, MOST_HELD_OUT / max(len(anchors), 1)))
 
 
-_BY_ANCHOR = By(
+BY_ANCHOR = By(
     operator.attrgetter("text"),
     _held_out,
     held_out.grouped_folds,

@@ -127,7 +127,7 @@ class ScoredRows(Observer):
             return [Unit({}, row.label, row.scores[0]) for row in rows]
         if rows and isinstance(rows[0], _Embedded):
             task: Any = self.task
-            retrieval = Retrieval(task.similarity)
+            retrieval = Retrieval(task.compare)
             for row in rows:
                 retrieval.add(row.texts, row.vectors)
             columns = {}

@@ -12,6 +12,7 @@ from bertjax.tasks.classification import CHOICE, CLASSIFY, REGRESS
 from bertjax.tasks.dataset import Fold
 from bertjax.tasks.definition import TaskDefinition
 from bertjax.tasks.embedding import EMBED
+from bertjax.tasks.late_interaction import COLBERT
 from bertjax.tasks.reranking import RERANK
 from bertjax.tasks.sources.columns import TableKind
 from bertjax.tasks.sources.glue import GLUE_TASKS, AllGlueOptions
@@ -20,7 +21,7 @@ from bertjax.tasks.sources.swag import SWAG_TASK
 from bertjax.tasks.tagging import CONLL, TAG
 from bertjax.tasks.task import Task
 
-OWN_TASKS = (CLASSIFY, REGRESS, TAG, CHOICE, EMBED, RERANK)
+OWN_TASKS = (CLASSIFY, REGRESS, TAG, CHOICE, EMBED, COLBERT, RERANK)
 TASKS: Mapping[str, TaskDefinition] = {
     task.name: task for task in (*GLUE_TASKS, *SQUAD_TASKS, SWAG_TASK, CONLL, *OWN_TASKS)
 }

@@ -24,7 +24,7 @@ from bertjax.data.metadata import Metadata, row_sources
 from bertjax.data.preparation.workers import available_cores
 from bertjax.devices import hosts
 from bertjax.devices.compilation import bits_settings
-from bertjax.inference.embedder import following
+from bertjax.inference.late_interaction import following, in_training
 from bertjax.inference.retrieval import Collection, beir_collection
 from bertjax.inference.saved_task import check_class_ids, with_task
 from bertjax.model import HEADS
@@ -35,6 +35,7 @@ from bertjax.tasks.baselines import Baselines
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.definition import Fold
 from bertjax.tasks.embedding import RETRIEVAL_METRICS, EmbedderOptions
+from bertjax.tasks.late_interaction import LateInteractionTask
 from bertjax.tasks.reranking import RerankTask
 from bertjax.tasks.sources.leaks import without_leaks
 from bertjax.tasks.training_data import TrainingData, check_splits, write_training_data
@@ -293,6 +294,8 @@ def gather_finetuning(
     max_length = config.max_length or task.max_length
     if isinstance(task, RerankTask):
         task = _as_cross_encoder(task, loaded, max_length)
+    if isinstance(task, LateInteractionTask):
+        loaded = in_training(task, loaded, max_length)
     teacher = load_task_teacher(config, task, loaded)
     path = folder / "train.array_record"
     data = write_training_data(task, loaded.tokenizer, max_length, path)

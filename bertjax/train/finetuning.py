@@ -77,7 +77,7 @@ from bertjax.train.workdir import Workdir
 from bertjax.weights import save_hf
 from bertjax.weights.adapters import adapter_files
 from bertjax.weights.hf import model_card
-from bertjax.weights.sentence_transformers import files_of_head
+from bertjax.weights.late_interaction import files_of_head
 
 
 class FinetuningJob(Job):

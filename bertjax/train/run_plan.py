@@ -556,7 +556,7 @@ def _check_embedding(config: FinetuneConfig, task: Task, program: Program | None
         raise ValueError("--loss simcse needs dropout: give a rate, such as --dropout 0.1.")
     folder = options.retrieval_dir
     similarity = getattr(task, "similarity", "")
-    if folder is not None and similarity not in ("cosine", "dot"):
+    if folder is not None and similarity in ("euclidean", "manhattan"):
         raise ValueError(
             f"--retrieval_dir {folder}: {config.init} compares vectors by {similarity!r}, but "
             "a collection is searched by 'cosine' or 'dot': give --pooling, with which the "

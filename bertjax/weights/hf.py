@@ -275,6 +275,14 @@ and, in sentence-transformers, `SentenceTransformer(DIR).encode(texts)`.
 """
 
 
+_TOKEN_VECTORS = """
+It computes one vector per token, for late interaction, as
+`bertjax.load_pretrained(DIR).token_vectors(texts)` and, in sentence-transformers,
+`MultiVectorEncoder(DIR).encode_document(texts)`.
+"""
+_OF_HEADS = {"sentence_embedding": _EMBEDDINGS, "late_interaction": _TOKEN_VECTORS}
+
+
 def in_markdown(title: str) -> str:
     """Returns the title of a model card, whose characters have no meaning in Markdown."""
     return re.sub(r"([\\`*<>\[\]|#!])", r"\\\1", brief(title))
@@ -298,7 +306,7 @@ def model_card(
     `head` is a name in `bertjax.model.HEADS`, `do_lower_case` is None without a tokenizer, `facts`
     are (name, value) pairs that describe the training, for a table, and `sections` stand before it.
     """
-    embeds = head == "sentence_embedding"
+    embeds = head in _OF_HEADS
     text = _HEAD.format(
         library="sentence-transformers" if embeds else "transformers",
         title=in_markdown(title),
@@ -307,8 +315,7 @@ def model_card(
         version=bertjax.__version__,
         architecture=architecture(config, head),
     )
-    if embeds:
-        text += _EMBEDDINGS
+    text += _OF_HEADS.get(head, "")
     if tagger is not None:
         text += _TAGGER.format(
             network=_NETWORKS[tagger.kind],

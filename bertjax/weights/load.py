@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from bertjax.base.files import brief, did_you_mean, listed
 from bertjax.model import HEADS, BertConfig, BertWithHead, FeatureTagger, TaggerConfig
 from bertjax.model.heads import PRETRAINING_HEADS
+from bertjax.model.late_interaction import BertForLateInteraction
 from bertjax.model.recipe import flattened, nested
 from bertjax.tokenization import Tokenizer
 from bertjax.weights import names
@@ -27,6 +28,7 @@ from bertjax.weights.families import (
 )
 from bertjax.weights.fill import fill, fresh, param_shapes
 from bertjax.weights.hf import TAGGER
+from bertjax.weights.late_interaction import with_token_modules
 from bertjax.weights.sentence_transformers import with_head_fields
 from bertjax.weights.source import Source, open_source
 
@@ -134,10 +136,16 @@ def load_model(
     skip = None
     if new_labels and bias is not None and bias.size != stored:
         skip = model.class_part
-    filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
     modules = source.usage.modules
-    model, params = with_head_fields(model, filled.params, modules, head_fields or {})
-    filled = filled._replace(params=params)
+    own: dict[str, Any] = {}
+    if isinstance(model, BertForLateInteraction):
+        model, own = with_token_modules(model, modules, source.tokenizer, head_fields or {})
+    filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
+    params = {**filled.params, **own}
+    if not isinstance(model, BertForLateInteraction):
+        model, params = with_head_fields(model, params, modules, head_fields or {})
+    absent = [part for part in filled.absent if part.partition("/")[0] not in own]
+    filled = filled._replace(params=params, absent=absent)
     loaded = LoadedModel(
         model, head, *filled, source.tokenizer, labels=labels, source=source, left_out=left_out
     )
@@ -200,8 +208,9 @@ def find_head(source: Source, config: BertConfig) -> str:
             f"{source.where} holds weights of the heads {sorted(parts)}, which no single model "
             f"has: load it with one of the heads {', '.join(heads_of(config))}."
         )
-    if "sentence_embedding" in fitting and source.usage.modules.value:
-        return "sentence_embedding"
+    modules = source.usage.modules.value
+    if "sentence_embedding" in fitting and modules:
+        return "late_interaction" if modules.tokens else "sentence_embedding"
     if meant in fitting:
         return str(meant)
     if len(fitting) == 1 or not parts:

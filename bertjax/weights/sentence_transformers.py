@@ -34,11 +34,11 @@ MODULES = "modules.json"
 MODEL = "config_sentence_transformers.json"
 _POOLING = "1_Pooling/config.json"
 # Of several, sentence-transformers reads the first one; old versions wrote the name of the family.
-_SETTINGS = tuple(
+SETTINGS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-SENTENCE_FILES = (MODULES, MODEL, *_SETTINGS, "[0-9]*_*/*")
+SENTENCE_FILES = (MODULES, MODEL, *SETTINGS, "[0-9]*_*/*")
 MAX_BYTES = 1 << 20
 _EMBEDDING = "sentence_embedding"
 REMEDY = "download it again, or give --pooling"
@@ -87,6 +87,8 @@ class SentenceModules(NamedTuple):
         truncate_dim: the number of dimensions that are kept in the end; None: all.
         query_length: maximum number of tokens with the prompt "query", and `document_length` with
             "document"; None: as `max_length`.
+        tokens: of models with one vector per token, the `TokenModules` of `late_interaction`; their
+            `after_pooling` are the modules that make vectors of hidden states.
     """
 
     pooling: str = "mean"
@@ -103,6 +105,7 @@ class SentenceModules(NamedTuple):
     truncate_dim: int | None = None
     query_length: int | None = None
     document_length: int | None = None
+    tokens: Any = None
 
     def prompt(self, name_or_text: str | None) -> str:
         """Returns the prompt of this name, a text that is no name as it is, or for None, the
@@ -155,7 +158,9 @@ class TransformerFields(Checked):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Model(Checked):
+class ModelFields(Checked):
+    """The config of a model."""
+
     model_type: Literal["SentenceTransformer"] | None = None
     prompts: dict[str, str | None] = dataclasses.field(default_factory=dict)
     default_prompt_name: Any = None
@@ -258,8 +263,8 @@ def read_settings(
     defaults: Mapping[str, Any] | None = None,
 ) -> Any:
     """Reads the settings of the transformer in a folder, which has `defaults` for missing ones."""
-    names = [name for name in _SETTINGS if read_optional(folder / name)]
-    file = folder / [*names, _SETTINGS[0]][0]
+    names = [name for name in SETTINGS if read_optional(folder / name)]
+    file = folder / [*names, SETTINGS[0]][0]
     content = {**(defaults or {}), **read_optional(file)}
     settings = parsed(kind, file, content, strict=True)
     if settings.modality_config not in (None, _TEXTS):
@@ -267,9 +272,9 @@ def read_settings(
     return settings
 
 
-def read_model(file: Path, content: Mapping[str, Any]) -> Any:
+def read_model(file: Path, content: Mapping[str, Any], kind: type[Any] = ModelFields) -> Any:
     """Reads the prompts, similarity and dimensions of a model, `content` of `file`."""
-    model = parsed(_Model, file, content, strict=False)
+    model = parsed(kind, file, content, strict=False)
     prompts = {**_NO_PROMPTS, **model.prompts}
     if model.default_prompt_name not in (None, *prompts):
         known = f"but only the prompts {listed(sorted(prompts))}"
@@ -468,7 +473,7 @@ def sentence_files(directory: Path) -> dict[str, bytes]:
     root = transformer_folder(directory)
     modules = modules_of(directory)
     files = [directory / MODULES, directory / MODEL]
-    files += [root / name for name in _SETTINGS]
+    files += [root / name for name in SETTINGS]
     for _, folder in modules[1:]:
         files += sorted((directory / folder).rglob("*"))
     contents = {}
@@ -494,7 +499,7 @@ def read_cross_encoder(
     (`lowers`), would change the scores, or if the default prompt has no text.
     """
     model = _first_of(files, MODEL)
-    text = _first_of(files, *_SETTINGS)
+    text = _first_of(files, *SETTINGS)
     not_followed = []
     for module in json.loads(files.get(MODULES, b"[]")):
         kind = str(module.get("type") if isinstance(module, dict) else module)
@@ -575,7 +580,7 @@ def files_of_head(
     contents: dict[str, Any] = {
         MODULES: table,
         _POOLING: _pooling_config(model),
-        _SETTINGS[0]: settings,
+        SETTINGS[0]: settings,
         MODEL: described,
     }
     size = model.config.hidden_size * len(model.pooling.split("+"))
@@ -585,7 +590,7 @@ def files_of_head(
         folders.append(folder)
         table.append(_row(index, module.kind, folder))
         if module.kind != "Normalize":
-            contents[f"{folder}/config.json"] = _module_config(module, size)
+            contents[f"{folder}/config.json"] = module_config(module, size)
         size = module.out_features or size
     texts = {name: json.dumps(content, indent=2) for name, content in contents.items()}
     return texts | module_weights(model.after_pooling, folders, params)
@@ -609,7 +614,8 @@ def _pooling_config(model: BertForSentenceEmbedding) -> dict[str, Any]:
     return config
 
 
-def _module_config(module: SentenceModule, size: int) -> dict[str, Any]:
+def module_config(module: SentenceModule, size: int) -> dict[str, Any]:
+    """Returns the config of a Dense or a LayerNorm with inputs of `size`."""
     if module.kind == "LayerNorm":
         return {"dimension": size}
     config = {"in_features": size, **module._asdict()}

@@ -20,7 +20,7 @@ from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.model.recipe import flattened, nested
 from bertjax.shipped import shipped_model
 from bertjax.tokenization import TOKENIZER_FILES, VOCABULARY_FILES, Tokenizer, load_tokenizer
-from bertjax.weights import adapters, hf, names, sentence_transformers
+from bertjax.weights import adapters, hf, late_interaction, names, sentence_transformers
 from bertjax.weights.families import FAMILIES, architecture
 from bertjax.weights.fill import param_shapes
 from bertjax.weights.sentence_transformers import Read, SentenceModules
@@ -32,6 +32,7 @@ _SMALL_FILES = [
     adapters.SETTINGS,
     *TOKENIZER_FILES,
     *sentence_transformers.SENTENCE_FILES,
+    late_interaction.METADATA,
 ]
 
 
@@ -57,10 +58,16 @@ def usage_of(directory: Path) -> Usage:
     tagger = directory / hf.TAGGER
     return Usage(
         _read(lambda: read_json(task) if task.is_file() else {}),
-        _read(lambda: sentence_transformers.read_sentence_modules(directory)),
+        _read(lambda: _modules_in(directory)),
         _read(lambda: sentence_transformers.sentence_files(directory)),
         _read(lambda: dict(hf.open_weights([tagger])) if tagger.is_file() else None),
     )
+
+
+def _modules_in(directory: Path) -> SentenceModules | None:
+    if late_interaction.reads(directory):
+        return late_interaction.read_token_modules(directory)
+    return sentence_transformers.read_sentence_modules(directory)
 
 
 def _read(read: Callable[[], Any]) -> Read[Any]:
@@ -167,6 +174,7 @@ def _open_hf(
     model_type = config.get("model_type", "bert")
     if isinstance(model_type, str) and model_type in FAMILIES:  # others are refused later
         tensors = names.without_wrapper(tensors, model_type, weights or directory)
+    tensors = late_interaction.without_linear(tensors, config)
     return Source("hf", whole, config, tensors, tokenizer, usage_of(whole))
 
 

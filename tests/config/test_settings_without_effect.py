@@ -17,9 +17,10 @@ GLUE_CLASSES = {"cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli", "a
 ALL_GLUE = {*GLUE_CLASSES, "stsb", "glue"}
 SQUAD = {"squad", "squad2"}
 OFFICIAL = {*ALL_GLUE, *SQUAD, "swag", "conll"}
-TABLES = {"classify", "regress", "tag", "choice", "embed", "rerank"}
+TABLES = {"classify", "regress", "tag", "choice", "embed", "colbert", "rerank"}
 OWN = {*TABLES, "qa"}
-RETRIEVAL = {"embed", "rerank"}
+EMBEDDERS = {"embed", "colbert"}
+RETRIEVAL = {*EMBEDDERS, "rerank"}
 CLASSES = {*GLUE_CLASSES, "classify"}
 TAGS = {"tag", "conll"}
 # Option of a task -> the tasks in which it has an effect.
@@ -39,9 +40,12 @@ OWNERS = {
     "null_threshold": {"squad2", "qa"},
     "submission": ALL_GLUE,
     **dict.fromkeys(("loss", "temperature"), RETRIEVAL),
-    **dict.fromkeys(("pooling", "normalize", "query_prompt", "document_prompt"), {"embed"}),
-    **dict.fromkeys(("matryoshka", "false_negative_margin"), {"embed"}),
-    **dict.fromkeys(("retrieval_dir", "keep_same_id"), {"embed"}),
+    **dict.fromkeys(("pooling", "normalize", "matryoshka", "false_negative_margin"), {"embed"}),
+    **dict.fromkeys(("query_prompt", "document_prompt"), EMBEDDERS),
+    **dict.fromkeys(("retrieval_dir", "keep_same_id"), EMBEDDERS),
+    **dict.fromkeys(("similarity", "vector_size", "skip_punctuation"), {"colbert"}),
+    **dict.fromkeys(("query_expansion", "attend_expansion"), {"colbert"}),
+    **dict.fromkeys(("query_length", "document_length"), {"colbert"}),
     "class_weights": {*CLASSES, *TAGS},
     "label_smoothing": {*CLASSES, *TAGS, "choice", "swag"},
     "calibrate": {*CLASSES, "glue"},
@@ -51,7 +55,8 @@ VALUES = {
     **{"dev_fraction": "0.2", "doc_stride": "8", "max_query_length": "9", "max_answer_length": "9"},
     **{"null_threshold": "1.5", "loss": "kl", "temperature": "2", "pooling": "cls"},
     **{"false_negative_margin": "0.1", "matryoshka": "8", "label_smoothing": "0.1"},
-    **{"class_weights": "balanced", "drop_leaks": "dev"},
+    **{"class_weights": "balanced", "drop_leaks": "dev", "similarity": "maxsim"},
+    **{"vector_size": "8", "query_expansion": "min", "query_length": "8", "document_length": "8"},
 }
 
 

@@ -1,0 +1,481 @@
+"""Late interaction: vectors of the tokens of texts, their files, and exact search by MaxSim.
+
+Array shapes: T tokens, D dimensions of a vector, P passages, N queries.
+"""
+
+import dataclasses
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import bertjax
+from bertjax.base.checked import Count, check
+from bertjax.base.files import writing
+from bertjax.base.progress import progress
+from bertjax.config.model import EMPTY_DOCUMENT
+from bertjax.data.batches.batch import Feature
+from bertjax.inference import embedder
+from bertjax.inference.embedder import ROLES
+from bertjax.inference.output_files import PartialFolder, continued, file_identity, remove
+from bertjax.inference.predictor import (
+    compiled_program,
+    for_inference,
+    inference_params,
+    packed_pieces,
+    read_behind,
+    read_head,
+)
+from bertjax.inference.retrieval import keep_best, refuse_infinite
+from bertjax.model.late_interaction import BertForLateInteraction
+from bertjax.tasks import Task
+from bertjax.tasks.embedding import lower_cased
+from bertjax.tasks.late_interaction import (
+    MEAN_MAXSIM,
+    LateInteractionTask,
+    TokenPooling,
+    maxsim,
+    pool_tokens,
+)
+from bertjax.weights import LoadedModel
+from bertjax.weights.late_interaction import (
+    TokenModules,
+    add_markers,
+    check_expansion,
+    fields_of,
+    with_options,
+)
+from bertjax.weights.sentence_transformers import Read, SentenceModules
+
+
+class TokenEmbedder:
+    """Computes the vectors of the tokens of texts, for a model with one vector per token.
+
+    Args:
+        loaded: a model whose files of sentence-transformers have `TokenModules`.
+        role: "query" or "document".
+        batch_size: as in `Pretrained.predict`.
+        max_length: maximum number of tokens per text; None: as the files say.
+        prompt: the name of a prompt, or a text to put before each text; None: that of the role.
+        pool_factor: the number of tokens of a document per vector, after what the files say, as by
+            `HierarchicalTokenPooling(pool_factor)` of sentence-transformers; None: 1.
+
+    Attributes:
+        size: the dimension of the vectors.
+        settings: everything besides model and text that determines vectors, as JSON values.
+
+    Raises:
+        ValueError: an argument does not fit the model, or its files cannot be followed.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        role: str,
+        *,
+        batch_size: int | None = None,
+        max_length: int | None = None,
+        prompt: str | None = None,
+        pool_factor: float | None = None,
+    ):
+        check("batch_size", batch_size, Count | None)
+        modules: SentenceModules = loaded.source.usage.modules.result()  # type: ignore[assignment]
+        tokens: TokenModules = modules.tokens
+        config = loaded.config
+        where = loaded.source.where
+        if max_length is not None and not 2 <= max_length <= config.max_length:
+            raise ValueError(
+                f"max_length={max_length}, but {where} reads 2 to {config.max_length} tokens: "
+                "choose a value in this range."
+            )
+        if pool_factor is not None and pool_factor < 1:
+            raise ValueError(f"pool_factor={pool_factor}: it must be at least 1.")
+        self._tokenizer = loaded.tokenizer
+        add_markers(self._tokenizer, tokens.markers)
+        check_expansion(tokens.expansion, config, self._tokenizer)
+        fields = fields_of(modules, self._tokenizer)
+        if modules.lower_case:
+            self._tokenizer = lower_cased(self._tokenizer)
+        self._expansion = tokens.expansion if role == "query" else None
+        own = {"query": modules.query_length, "document": modules.document_length}[role]
+        usual = max_length or own or modules.max_length or loaded.max_length
+        if self._expansion is not None:
+            usual = self._expansion.longest(usual)
+        self.max_length = min(usual, config.max_length)
+        self.size = 0
+        self.after_batch: Callable[[int], None] = lambda count: None
+        self.truncated = 0
+        self._role = role
+        self._batch_size = batch_size
+        self._prompt = modules.prompt(role if prompt is None else prompt)
+        self._poolings = [tokens.pooling] if tokens.pooling else []
+        if pool_factor is not None:
+            self._poolings.append(TokenPooling(pool_factor))
+        model = BertForLateInteraction(
+            dataclasses.replace(config, add_pooling_layer=False),
+            loaded.model.dtype,
+            attention_kernel=loaded.model.attention_kernel,
+            **fields,
+        )
+        self.size = model.size
+        params = {"bert": loaded.params["bert"]}
+        for name, stored in modules.params.items():
+            params[name] = stored
+        if "modules" in loaded.params:
+            params["modules"] = loaded.params["modules"]  # as trained, if they were
+        self._params = inference_params(params, loaded.model)
+        self._program = compiled_program(for_inference(model), read_head)
+        self._limit = config.max_length
+        self.settings = {
+            "version": bertjax.__version__,
+            "modules": [*modules.after_pooling, *map(zlib.crc32, jax.tree.leaves(modules.params))],
+            "prompt": [self._prompt, modules.lower_case],
+            "mask": fields["mask"],
+            "expansion": self._expansion,
+            "poolings": self._poolings,
+            "role": role,
+            "max_length": self.max_length,
+            "device": jax.local_devices()[0].device_kind,
+        }
+
+    def __call__(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Returns the vectors of each text, float32 [T, D]; truncates long texts."""
+        features = []
+        prompted = [self._prompt + text for text in texts]
+        for row in self._tokenizer.encode_prompts(prompted, self.max_length):
+            self.truncated += len(row) >= self.max_length
+            length = len(row) if self._role == "query" else 0
+            if self._expansion is not None:
+                row = self._expansion.filled(row, self._tokenizer)
+            ids = np.asarray(row, np.int32)
+            features.append(Feature(ids, (len(ids),), (length,), None))
+        pieces = packed_pieces(
+            features,
+            limit=self._limit,
+            pad_token_id=self._tokenizer.pad_token_id,
+            batch_size=self._batch_size,
+        )
+        vectors: list[Any] = [None] * len(texts)
+        started = ((piece, self._program(self._params, piece.batch)) for piece in pieces)
+        for piece, outputs in read_behind(started):
+            of_tokens = np.asarray(outputs["token_vectors"])
+            is_scored = np.asarray(outputs["is_scored"])
+            for text, (row, _, start) in piece.placements.items():
+                places = slice(start, start + len(features[text].input_ids))
+                kept = of_tokens[row, places][is_scored[row, places]]
+                vectors[text] = self._pooled(kept)
+            self.after_batch(len(piece.placements))
+        return vectors
+
+    def _pooled(self, vectors: np.ndarray) -> np.ndarray:
+        for pooling in self._poolings:
+            if self._role in pooling.roles:
+                vectors = pool_tokens(vectors, pooling)
+        return vectors
+
+
+class TokenFile:
+    """Vectors of the tokens of texts in a folder, written text by text and mapped into memory.
+
+    The texts that were written last may be written again, which replaces their vectors.
+    """
+
+    def __init__(self, folder: Path, count: int, size: int):
+        self._vectors = folder / "vectors.f32"
+        self._size = size
+        places = folder / "places.npy"
+        if not places.exists():
+            np.lib.format.open_memmap(places, "w+", np.int64, (count, 2))
+        self._places = places
+
+    def write(self, rows: np.ndarray, vectors: Sequence[np.ndarray]) -> None:
+        """Writes the vectors [T, D] of the texts `rows`, behind those that are there."""
+        places = np.load(self._places, mmap_mode="r+")
+        places[rows] = 0
+        written = int(places[:, 1].max())
+        lengths = np.array([len(x) for x in vectors], np.int64)
+        ends = written + np.cumsum(lengths)
+        with self._vectors.open("ab") as file:
+            file.truncate(written * 4 * self._size)  # what a killed command wrote of these rows
+            for x in vectors:
+                file.write(np.ascontiguousarray(x, "<f4").data)
+        places[rows] = np.stack([ends - lengths, ends], axis=1)
+
+    def places(self) -> np.ndarray:
+        """Returns the first place and the end of the vectors of each text, int64 [P, 2]."""
+        return np.load(self._places)
+
+    def vectors(self) -> np.ndarray:
+        """Maps the vectors into memory, float32 [all tokens, D]; anew in each call."""
+        if not self._vectors.exists() or not self._vectors.stat().st_size:
+            return np.zeros((0, self._size), np.float32)
+        return np.memmap(self._vectors, "<f4", "r").reshape(-1, self._size)
+
+
+# Tokens of passages, and of queries, whose dot products are in memory at once.
+PASSAGE_TOKENS, QUERY_TOKENS = 16384, 1024
+# Passages of a block are padded to a multiple of so many tokens, so that few programs compile.
+STEP = 16
+
+
+class TokenIndex:
+    """An `Index` of one vector per token, searched by MaxSim in blocks, exactly.
+
+    `embed` are the `TokenEmbedder`s of the roles; `mean` is as of `maxsim`.
+    """
+
+    def __init__(self, embed: Mapping[str, TokenEmbedder], folder: Path, count: int, *, mean: bool):
+        self._embed = embed
+        self._file = TokenFile(folder, count, embed["document"].size)
+        self._mean = mean
+
+    def add(self, rows: np.ndarray, texts: Sequence[str]) -> None:
+        """Encodes passages, as `Index.add` does."""
+        self._file.write(rows, self._embed["document"](texts))
+
+    def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Finds the best passages, as `Index.search` does."""
+        return search(self._embed["query"](queries), self._file, k, mean=self._mean)
+
+    def scores(self, queries: Sequence[str], places: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Scores some passages, as `Index.scores` does."""
+        scores = []
+        bounds = self._file.places()
+        for query, rows in zip(self._embed["query"](queries), places, strict=True):
+            vectors = self._file.vectors()
+            passages = [vectors[slice(*bounds[row])] for row in rows]
+            scores.append(maxsim([query], passages, mean=self._mean)[0])
+        return scores
+
+
+def search(
+    queries: Sequence[np.ndarray], file: TokenFile, k: int, *, mean: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the `k` texts of a file with the highest MaxSim for each query, exactly.
+
+    Memory grows neither with the file nor with the number of queries. `queries` are vectors [T, D]
+    each; the results are as of `retrieval.search`.
+    """
+    places = file.places()
+    k = min(k, len(places))
+    scores = np.empty((len(queries), k), np.float32)
+    indices = np.empty((len(queries), k), np.int32)
+    longest = max((len(query) for query in queries), default=1)
+    length = max(-(-longest // STEP) * STEP, STEP)
+    size = max(1, QUERY_TOKENS // length)
+    for first in range(0, len(queries), size):
+        rows = slice(first, first + size)
+        padded, _ = _padded(queries[rows], length, size)
+        best = jnp.full((size, k), -jnp.inf), jnp.full((size, k), -1, jnp.int32)
+        for start, block, lengths in _blocks(file, places):
+            best = _merged(padded, block, lengths, best, start)
+            best = jax.block_until_ready(best)  # else all blocks that wait would be in memory
+        count = len(scores[rows])
+        scores[rows], indices[rows] = (np.asarray(x)[:count] for x in best)
+    if mean:
+        counts = [max(len(query), 1) for query in queries]
+        scores /= np.array(counts, np.float32)[:, None]
+    refuse_infinite(scores)
+    return scores, indices
+
+
+def _padded(texts: Sequence[np.ndarray], length: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the vectors of texts, [count, length, D], and their numbers of tokens [count]."""
+    padded = np.zeros((count, length, texts[0].shape[1]), np.float32)
+    lengths = np.zeros(count, np.int32)
+    for row, vectors in enumerate(texts):
+        padded[row, : len(vectors)] = vectors
+        lengths[row] = len(vectors)
+    return padded, lengths
+
+
+def _blocks(file: TokenFile, places: np.ndarray):
+    """Yields (first text, vectors [M, S, D], numbers of tokens [M]) of texts, in their order.
+
+    A number of tokens is -1 for a row without a text.
+    """
+    counts = places[:, 1] - places[:, 0]
+    start = 0
+    while start < len(places):
+        # As many texts as fit if all are as long as the longest of them.
+        longest = np.maximum.accumulate(counts[start : start + PASSAGE_TOKENS // STEP])
+        padded = np.maximum(-(-longest // STEP) * STEP, STEP)
+        fitting = int(np.sum(padded * np.arange(1, len(padded) + 1) <= PASSAGE_TOKENS))
+        end = start + max(fitting, 1)
+        length = int(padded[end - start - 1])
+        vectors = file.vectors()
+        texts = [vectors[first:last] for first, last in places[start:end]]
+        block, lengths = _padded(texts, length, max(PASSAGE_TOKENS // length, 1))
+        lengths[end - start :] = -1
+        yield start, block, lengths
+        start = end
+
+
+@jax.jit
+def _merged(queries: Any, passages: Any, lengths: Any, best: Any, start: Any) -> Any:
+    """Returns the best scores and indices of those of earlier blocks and of a block of passages."""
+    count, longest, size = passages.shape
+    flat = passages.reshape(-1, size)
+    products = jnp.matmul(flat, queries.reshape(-1, size).T, precision="highest")
+    products = products.reshape(count, longest, -1)
+    is_token = jnp.arange(longest)[None] < lengths[:, None]
+    products = jnp.where(is_token[:, :, None], products, jnp.finfo(jnp.float32).min)
+    highest = products.max(1).reshape(count, len(queries), -1)
+    scores = highest.sum(-1).T  # a token that pads a query is 0, as are its products
+    scores = jnp.where(lengths[None] == 0, EMPTY_DOCUMENT, scores)
+    scores = jnp.where(lengths[None] < 0, -jnp.inf, scores)
+    return keep_best(best, scores, start)
+
+
+def has_token_vectors(loaded: LoadedModel, pooling: str | None) -> bool:
+    """Whether a model has one vector per token; not with a `pooling`, which ignores its files.
+
+    Raises OSError or ValueError if these cannot be read or followed.
+    """
+    if pooling is not None:
+        return False
+    modules = loaded.source.usage.modules.result()
+    return modules is not None and modules.tokens is not None
+
+
+def token_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those of the options of embedders that models with one vector per token have.
+
+    Raises ValueError if another one is set.
+    """
+    known = ("max_length", "batch_size", "pool_factor")
+    for name, value in options.items():
+        if name not in known and value not in (None, (-1,)):
+            raise ValueError(
+                f"{name}={value} has no effect on a model with one vector per token: leave it out."
+            )
+    return {name: options[name] for name in known if name in options}
+
+
+def token_index_of(
+    loaded: LoadedModel,
+    *,
+    max_length: int | Mapping[str, int] | None = None,
+    batch_size: int | None = None,
+    pool_factor: float | None = None,
+) -> tuple[dict[str, TokenEmbedder], Callable[[Path, int], TokenIndex]]:
+    """Returns the embedders of the roles, and what opens an index of passages."""
+    embed = {}
+    for role in ROLES:
+        length = max_length[role] if isinstance(max_length, Mapping) else max_length
+        embed[role] = TokenEmbedder(
+            loaded, role, batch_size=batch_size, max_length=length, pool_factor=pool_factor
+        )
+    modules: Any = loaded.source.usage.modules.value
+    mean = modules.similarity == MEAN_MAXSIM
+    return embed, lambda folder, count: TokenIndex(embed, folder, count, mean=mean)
+
+
+def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[Task, LoadedModel]:
+    """As `embedder.following`, also for tasks with one vector per token.
+
+    Of these, the options that the task sets replace what the files say.
+    """
+    if not isinstance(task, LateInteractionTask):
+        return embedder.following(task, loaded, foreign)
+    usage = loaded.source.usage
+    model: Any = loaded.model
+    modules = with_options(usage.modules, task.options, model)
+    check_expansion(modules.tokens.expansion, loaded.config, loaded.tokenizer)
+    prompts = dict(modules.prompts)
+    for role in ROLES:
+        prompt = getattr(task.options, f"{role}_prompt")
+        prompts[role] = embedder.prompt_of_role(modules, role, prompt, False)
+    modules = modules._replace(prompts=prompts)
+    task = dataclasses.replace(
+        task,
+        lower_case=modules.lower_case,
+        similarity=modules.similarity,
+        query_prompt=prompts["query"],
+        document_prompt=prompts["document"],
+        query_length=modules.query_length,
+        document_length=modules.document_length,
+        expansion=modules.tokens.expansion,
+        pooling=modules.tokens.pooling,
+    )
+    model = model.clone(**fields_of(modules, loaded.tokenizer))
+    source = loaded.source._replace(usage=usage._replace(modules=Read(modules)))
+    return task, loaded._replace(model=model, source=source)
+
+
+def in_training(task: LateInteractionTask, loaded: LoadedModel, max_length: int) -> LoadedModel:
+    """Returns the model that is trained with texts of at most `max_length` tokens.
+
+    Raises ValueError if these are fewer than those of filled up queries, or if the model pools its
+    vectors, which training does not.
+    """
+    longest = max(task.length_of(role, max_length) for role in ROLES)
+    if task.expansion is not None:
+        longest = max(longest, task.expansion.length)
+    if longest > max_length:
+        raise ValueError(
+            f"max_length={max_length}, but queries have {longest} tokens: give a shorter "
+            "--query_length, or more tokens."
+        )
+    if task.pooling is not None and task.pooling.factor > 1:
+        raise ValueError(
+            f"{loaded.source.where} pools its vectors (HierarchicalTokenPooling with "
+            f"pool_factor={task.pooling.factor:g}), and bertjax does not train through that: "
+            "remove the module from its modules.json, and pool with --pool_factor afterwards."
+        )
+    return loaded._replace(model=loaded.model.clone(tokens_per_text=longest))
+
+
+def write_token_vectors(
+    embed: TokenEmbedder,
+    source: Path,
+    output: Path,
+    text_column: str | None = None,
+    *,
+    model: Sequence[Any] = (),
+) -> int:
+    """Writes the vectors of the texts of a file; returns the number of texts.
+
+    `output`, a `.npz`, holds the arrays vectors, float32 [T, D], and offsets, int64 [n + 1]: those
+    of text i are vectors[offsets[i] : offsets[i + 1]]. The other arguments, the errors and what
+    happens after a kill are as of `embed_file`.
+    """
+    text_column = embedder.text_column_of(source, text_column)
+    identity = {
+        **embed.settings,
+        "model": model,
+        "source": file_identity(source),
+        "column": text_column,
+    }
+    count = sum(1 for _ in embedder.texts_of(source, text_column))
+
+    def finish(partial: Path, output: Path) -> None:
+        file = TokenFile(partial, count, embed.size)
+        offsets = np.concatenate([[0], file.places()[:, 1]])
+        with writing(output) as temporary, temporary.open("xb") as written:
+            np.savez(written, vectors=file.vectors(), offsets=offsets)
+        remove(partial)
+
+    with continued(output, identity, PartialFolder, finish) as folder:
+        file = TokenFile(folder.path, count, embed.size)
+        if folder.done:
+            print(f"continuing {output} after {folder.done:,} texts", flush=True)
+        done = 0
+        with progress("embedding", count, "texts") as state:
+            embed.after_batch = state.advance
+            for window in embedder.windows(embedder.texts_of(source, text_column)):
+                rows = np.arange(done, done + len(window))
+                done += len(window)
+                if done > folder.done:
+                    file.write(rows, embed(window))
+                    folder.finished(done)
+    if embed.truncated:
+        print(
+            f"{embed.truncated:,} texts have {embed.max_length} tokens or more, and longer ones "
+            "are truncated."
+        )
+    return count
