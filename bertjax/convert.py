@@ -40,10 +40,11 @@ class ConvertConfig:
     dst: Annotated[str, tyro.conf.Positional]
     """Output directory: a new directory, or that of an older model, which is replaced if it holds
     only what bertjax wrote there."""
-    to: Literal["hf", "tf1"] = "hf"
+    to: Literal["hf", "tf1", "static"] = "hf"
     """Output format: hf writes a Hugging Face directory (config.json, model.safetensors,
     tokenizer); tf1 writes bert_model.ckpt, bert_config.json and vocab.txt for google-research/bert,
-    of BERT models only and without heads for tagging and multiple choice (needs the extra `tf`)."""
+    of BERT models only and without heads for tagging and multiple choice (needs the extra `tf`);
+    static writes a table of embeddings of the tokens, StaticEmbedding of sentence-transformers."""
     verify: bool = False
     """Load the converted model with PyTorch, compare its outputs on a few sentences and pairs with
     those of the model in JAX, and the ids and token types with those of transformers' tokenizers of
@@ -68,24 +69,33 @@ def run(config: ConvertConfig) -> None:
     from bertjax.base.outputs import check_paths
     from bertjax.cloud.hub import create_repository, push_folder
     from bertjax.inference.pretrained import Pretrained
+    from bertjax.inference.static import save_static
     from bertjax.weights import load_model
     from bertjax.weights.families import architecture
     from bertjax.weights.tf1 import save_tf1
 
     check_paths(config)
+    if config.to == "static" and config.verify:
+        raise ValueError("--verify has no effect on --to static: leave it out.")
     if config.push_to_hub is not None:
         create_repository(config.push_to_hub, private=config.hub_private)
     with progress.progress("reading the weights"):
         loaded = load_model(config.src, None, tokenizer_required=False)
     model = Pretrained(loaded)
     if loaded.tokenizer is None:
-        if config.to == "tf1" or config.verify:
-            flag = "--verify" if config.verify else "--to tf1"
+        if config.to != "hf" or config.verify:
+            flag = "--verify" if config.verify else f"--to {config.to}"
             raise FileNotFoundError(
                 f"{loaded.source.where} has no tokenizer, which {flag} needs: copy its files, such "
                 "as tokenizer.json or vocab.txt, there."
             )
         print(f"{config.src} has no tokenizer: config and weights are written alone")
+    if config.to == "static":
+        rows, size = save_static(model, config.dst)
+        print(f"{rows:,} embeddings of {size} numbers, written to {config.dst}")
+        if config.push_to_hub is not None:
+            push_folder(Path(config.dst), config.push_to_hub)
+        return
     for part in loaded.absent:
         print(f"{config.src} has no {part}: a newly initialised {part} is written")
     if config.to == "hf":

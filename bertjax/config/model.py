@@ -37,8 +37,9 @@ class BertConfig(Checked):
     """Number of rows of the word embedding; at least the vocabulary size of the tokenizer."""
     hidden_size: Size = 768
     """Dimension of the hidden states."""
-    num_hidden_layers: Size = 12
-    """Number of encoder layers."""
+    num_hidden_layers: AtLeast0 = 12
+    """Number of encoder layers; 0: hidden states are the rows of the word embedding alone, as in
+    static embeddings."""
     num_attention_heads: Size = 12
     """Number of attention heads, which must divide hidden_size."""
     intermediate_size: Size = 3072
@@ -199,6 +200,13 @@ class BertConfig(Checked):
                 f"pad_token_id={self.pad_token_id}: it must be at least 0 and below vocab_size="
                 f"{self.vocab_size}."
             )
+        if self.is_static and (
+            self.type_vocab_size or self.position_biased_input or self.add_pooling_layer
+        ):
+            raise ValueError(
+                "num_hidden_layers=0 is for static embeddings, which have no token types, "
+                "positions and pooler: give at least 1, or make them by convert --to static."
+            )
         if self.num_hidden_layers % self.groups:
             raise ValueError(
                 f"num_hidden_layers={self.num_hidden_layers} is not a multiple of "
@@ -291,7 +299,12 @@ class BertConfig(Checked):
     @property
     def groups(self) -> int:
         """Number of groups of layers; all layers of a group share their parameters."""
-        return self.num_hidden_groups or self.num_hidden_layers
+        return self.num_hidden_groups or self.num_hidden_layers or 1
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the model is a table of embeddings, without layers."""
+        return self.num_hidden_layers == 0
 
     @property
     def max_length(self) -> int:

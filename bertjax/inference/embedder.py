@@ -148,11 +148,16 @@ class Embedder:
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Returns the embeddings of texts, float32 [len(texts), size]; truncates long texts."""
         prompted = [self._prompt + text for text in texts]
+        rows = self._tokenizer.encode_prompts(prompted, self.max_length)
+        self.truncated += sum(len(row) >= self.max_length for row in rows)
+        return self.of_ids(rows)
+
+    def of_ids(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
+        """Returns the embeddings of token ids, float32 [len(rows), size]."""
         features = []
-        for row in self._tokenizer.encode_prompts(prompted, self.max_length):
-            self.truncated += len(row) >= self.max_length
+        for row in rows:
             ids = np.asarray(row, np.int32)
-            length = len(row)
+            length = len(ids)
             features.append(Feature(ids, (length,), (self._skipped or length,), None))
         pieces = packed_pieces(
             features,
@@ -160,7 +165,7 @@ class Embedder:
             pad_token_id=self._tokenizer.pad_token_id,
             batch_size=self._batch_size,
         )
-        vectors = np.empty((len(texts), self.size), np.float32)
+        vectors = np.empty((len(rows), self.size), np.float32)
         started = ((piece, self._program(self._params, piece.batch)) for piece in pieces)
         for piece, values in read_behind(started):
             values = np.asarray(values)

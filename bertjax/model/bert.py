@@ -77,9 +77,10 @@ class BertModel(nn.Module):
         encoder = Encoder
         if self.config.pre_norm:
             encoder = PreNormEncoder
-        self.encoder = encoder(
-            self.config, self.dtype, self.unroll, self.remat, self.attention_kernel
-        )
+        if not self.config.is_static:
+            self.encoder = encoder(
+                self.config, self.dtype, self.unroll, self.remat, self.attention_kernel
+            )
         if self.has_pooler:
             self.pooler = Linear(self.config, self.config.hidden_size, self.dtype)
 
@@ -103,6 +104,8 @@ class BertModel(nn.Module):
         embeddings and the outputs of the layers.
         """
         embedded = self.embeddings(input_ids, token_type_ids, position_ids, dropout_rows)
+        if self.config.is_static:
+            return {"last_hidden_state": embedded, "hidden_states": embedded[None]}
         x, layers = self.encoder(
             embedded,
             sequence_ids,

@@ -73,6 +73,8 @@ class Embeddings(nn.Module):
         if config.embedding_size:
             bias = not config.embed_proj
             self.projection = Linear(config, config.hidden_size, self.dtype, use_bias=bias)
+        if config.is_static:
+            return
         self.layer_norm = layer_norm(config, self.dtype)
         self.dropout = Dropout(rate_of(config.embedding_dropout, config.hidden_dropout_prob))
 
@@ -93,6 +95,8 @@ class Embeddings(nn.Module):
         """Computes the embeddings [B, L, D] of tokens int [B, L], see `BertModel.__call__`."""
         config = self.config
         x = self.word_embeddings(input_ids)
+        if config.is_static:
+            return x
         if config.global_rope_theta is None and config.position_biased_input:
             x += self.positions(position_ids)
         if config.type_vocab_size:

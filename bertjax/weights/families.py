@@ -708,6 +708,8 @@ def config_to_hf(config: BertConfig) -> dict[str, Any]:
     Raises ValueError if `config.json` cannot express a value of `config`, so transformers would
     compute different outputs.
     """
+    if config.is_static:
+        return {**config.to_dict(), "model_type": "static-embedding"}
     family = family_of(config)
     written = {hf_name: getattr(config, name) for hf_name, name in family.fields.items()}
     if not config.is_decoder:
@@ -731,20 +733,28 @@ def config_to_hf(config: BertConfig) -> dict[str, Any]:
     return written
 
 
+# The heads that need no layers.
+_STATIC_HEADS = ("encoder", "sentence_embedding")
+
+
 def architecture(config: BertConfig, head: str) -> str:
     """Returns the transformers class, such as "BertForMaskedLM", of a model with a head.
 
     Raises MissingHead if transformers lacks the head for the family of `config`.
     """
     family = family_of(config)
-    if head in family.absent:
+    if head not in heads_of(config):
         raise MissingHead(config, head)
+    if config.is_static:
+        return "StaticEmbedding"
     suffix = "Model" if head in family.encoders else HEADS[head].class_suffix
     return family.class_name + suffix
 
 
 def heads_of(config: BertConfig) -> list[str]:
     """Returns the names of the heads that transformers has for the family of `config`."""
+    if config.is_static:
+        return [*_STATIC_HEADS]
     absent = family_of(config).absent
     return [head for head in HEADS if head not in absent]
 

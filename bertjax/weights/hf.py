@@ -38,6 +38,10 @@ CARD = "README.md"
 TAGGER = "tagger.safetensors"
 
 
+# The only tensor of static embeddings, in files of sentence-transformers.
+STATIC_TABLE = "embedding.weight"
+
+
 def open_weights(files: Iterable[Path]) -> Mapping[str, np.ndarray]:
     """Returns {PyTorch name: tensor} of files of safetensors or torch; a tensor is read on access.
 
@@ -229,6 +233,8 @@ def write_safetensors(
     start = 0
     for name, value in to_hf(flat, config):
         end = start + 4 * value.size
+        if config.is_static:
+            name = STATIC_TABLE
         header[name] = {"dtype": "F32", "shape": list(value.shape), "data_offsets": [start, end]}
         start = end
     encoded = json.dumps(header, separators=(",", ":")).encode()

@@ -243,12 +243,12 @@ def _architecture(source: Source) -> BertConfig:
     try:
         # run.json has the field names of BertConfig.
         read = config_from_hf
-        if source.kind == "run":
+        if source.kind in ("run", "static"):
             read = BertConfig.from_dict
         config = read(source.config)
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"The config of {source.where} is invalid: {brief(error, 250)}") from error
-    if source.kind != "run" and (unknown := unknown_fields(source.config)):
+    if read is config_from_hf and (unknown := unknown_fields(source.config)):
         print(
             f"warning: {source.where} has in its config {listed(unknown)}, which is ignored, as "
             "its meaning is unknown here: compare with transformers by convert --verify"

@@ -65,6 +65,7 @@ _TENSORS = {
 }
 # The usual value of a field of `TransformerFields`.
 _TEXTS = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+STATIC = "StaticEmbedding"
 LENGTHS = ("query_length", "document_length")
 Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 SIMILARITIES = get_args(Similarity)
@@ -218,17 +219,25 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
         return None
     named = modules_of(directory)
     kinds = [kind for kind, _ in named]
-    if kinds[:2] != ["Transformer", "Pooling"] or not {*kinds[2:]} <= _TENSORS.keys():
+    first = ["Transformer", "Pooling"]
+    if kinds[:1] == [STATIC]:
+        first = [STATIC]
+    if kinds[: len(first)] != first or not {*kinds[len(first) :]} <= _TENSORS.keys():
         raise ValueError(
             f"{directory / MODULES} has the modules {brief(', '.join(kinds) or 'none', 80)}, but "
-            "bertjax has only Transformer, Pooling and, after these, Dense, LayerNorm and "
-            "Normalize: give --pooling to embed without them."
+            "bertjax has only Transformer and Pooling, or StaticEmbedding, and, after these, "
+            "Dense, LayerNorm and Normalize: give --pooling to embed without them."
         )
-    (_, transformer), (_, pooling_folder), *others = named
-    settings = read_settings(directory / transformer)
-    pooling, include_prompt = read_pooling(directory / pooling_folder / "config.json")
-    size = hidden_size(directory / transformer)
-    modules, params = _read_modules(directory, others, size * len(pooling.split("+")))
+    folder = directory / named[0][1]
+    if first == [STATIC]:
+        settings = TransformerFields()
+        pooling, include_prompt = "mean", True
+        size = read_table(folder).shape[1]
+    else:
+        settings = read_settings(folder)
+        pooling, include_prompt = read_pooling(directory / named[1][1] / "config.json")
+        size = hidden_size(folder) * len(pooling.split("+"))
+    modules, params = _read_modules(directory, named[len(first) :], size)
     count = len(modules)
     while modules and modules[-1][1].kind == "Normalize":
         modules.pop()
@@ -249,6 +258,36 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
         query_length=settings.query_length,
         document_length=settings.document_length,
     )
+
+
+def is_static(directory: Path) -> bool:
+    """Whether the model in a directory is a table of embeddings, StaticEmbedding."""
+    with contextlib.suppress(OSError, ValueError):
+        if (directory / MODULES).is_file():
+            return [kind for kind, _ in modules_of(directory)][:1] == [STATIC]
+    return False
+
+
+def read_table(folder: Path) -> np.ndarray:
+    """Reads the embeddings of a StaticEmbedding or of Model2Vec, float32 [V, D].
+
+    Raises FileNotFoundError if there is no file of weights, and ValueError if it has none.
+    """
+    file = weights_file(folder)
+    tensors = open_weights([file])
+    if "embedding.weight" in tensors:
+        return np.asarray(tensors["embedding.weight"], np.float32)
+    if "embeddings" not in tensors:
+        raise ValueError(
+            f"{file} has the tensors {brief(', '.join(tensors), 80)}, but static embeddings are "
+            f"embedding.weight or, of Model2Vec, embeddings: {REMEDY}."
+        )
+    table = np.asarray(tensors["embeddings"], np.float32)
+    if "mapping" in tensors:
+        table = table[tensors["mapping"]]
+    if "weights" in tensors:
+        table = table * np.asarray(tensors["weights"], np.float32)[:, None]
+    return table
 
 
 def hidden_size(folder: Path) -> int:
@@ -455,10 +494,11 @@ def check_first_module(directory: Path) -> None:
     if not (directory / MODULES).is_file():
         return
     kinds = [kind for kind, _ in modules_of(directory)]
-    if kinds[:1] not in ([], ["Transformer"]):
+    if kinds[:1] not in ([], ["Transformer"], [STATIC]):
         raise ValueError(
             f"{directory / MODULES} has the modules {brief(', '.join(kinds), 80)}, but bertjax has "
-            "only models whose first one is a Transformer: use sentence-transformers for it."
+            "only models whose first one is a Transformer or StaticEmbedding: use "
+            "sentence-transformers for it."
         )
 
 
@@ -560,7 +600,11 @@ def files_of_head(
     modules = [*model.after_pooling]
     if model.normalize:
         modules.append(SentenceModule("Normalize"))
-    table = [_row(0, "Transformer", ""), _row(1, "Pooling", "1_Pooling")]
+    is_table = model.config.is_static
+    if is_table:
+        table = [_row(0, STATIC, "")]
+    else:
+        table = [_row(0, "Transformer", ""), _row(1, "Pooling", "1_Pooling")]
     settings = {"max_seq_length": max_length, "do_lower_case": kept.lower_case}
     for name in LENGTHS:  # fields that versions of sentence-transformers before 6 do not know
         length = getattr(kept, name)
@@ -577,15 +621,12 @@ def files_of_head(
     }
     if kept.truncate_dim:
         described["truncate_dim"] = kept.truncate_dim
-    contents: dict[str, Any] = {
-        MODULES: table,
-        _POOLING: _pooling_config(model),
-        SETTINGS[0]: settings,
-        MODEL: described,
-    }
+    contents: dict[str, Any] = {MODULES: table, MODEL: described}
+    if not is_table:
+        contents |= {_POOLING: _pooling_config(model), SETTINGS[0]: settings}
     size = model.config.hidden_size * len(model.pooling.split("+"))
     folders = []
-    for index, module in enumerate(modules, 2):
+    for index, module in enumerate(modules, len(table)):
         folder = f"{index}_{module.kind}"
         folders.append(folder)
         table.append(_row(index, module.kind, folder))

@@ -20,6 +20,7 @@ from bertjax.model import HEADS, BertConfig, BertWithHead
 from bertjax.model.recipe import flattened, nested
 from bertjax.shipped import shipped_model
 from bertjax.tokenization import TOKENIZER_FILES, VOCABULARY_FILES, Tokenizer, load_tokenizer
+from bertjax.tokenization.static import StaticTokenizer
 from bertjax.weights import adapters, hf, late_interaction, names, sentence_transformers
 from bertjax.weights.families import FAMILIES, architecture
 from bertjax.weights.fill import param_shapes
@@ -81,9 +82,11 @@ class Source(NamedTuple):
     """An opened model directory, workdir or TF1 checkpoint, from which a model can be loaded.
 
     Attributes:
-        kind: "hf" (Hugging Face), "run" (the workdir of a pretraining run) or "tf1".
+        kind: "hf" (Hugging Face), "run" (the workdir of a pretraining run), "tf1", or "static"
+            (a table of embeddings).
         where: the path of the directory or checkpoint.
-        config: the fields of `config.json` or `bert_config.json`; for a run, of `BertConfig`.
+        config: the fields of `config.json` or `bert_config.json`; for a run or table, of
+            `BertConfig`.
         tensors: {PyTorch name: tensor} of the parameters.
         tokenizer: the tokenizer; None if there is none and `open_source` need not have one.
     """
@@ -120,6 +123,8 @@ def open_source(path: str | Path, *, tokenizer_required: bool = True) -> Source:
         if holds_run(place) and not _is_fine_tuned(place):
             return _open_run(place, tokenizer_required)
         folder = sentence_transformers.transformer_folder(place)
+        if sentence_transformers.is_static(place):
+            return _open_static(folder, place)
         if (folder / adapters.SETTINGS).is_file():
             return _open_adapter(folder, tokenizer_required, place)
         if (folder / "config.json").is_file() and hf.has_weights(folder):
@@ -176,6 +181,38 @@ def _open_hf(
         tensors = names.without_wrapper(tensors, model_type, weights or directory)
     tensors = late_interaction.without_linear(tensors, config)
     return Source("hf", whole, config, tensors, tokenizer, usage_of(whole))
+
+
+# The most tokens of a text of which static embeddings make a vector.
+STATIC_LENGTH = 8192
+
+
+def _open_static(folder: Path, whole: Path) -> Source:
+    """Opens a StaticEmbedding of sentence-transformers as an encoder without layers."""
+    refuse_links_outside(whole)
+    hf.check_files(whole)
+    tokenizer = StaticTokenizer.load(folder / "tokenizer.json", STATIC_LENGTH)
+    table = sentence_transformers.read_table(folder)
+    config = static_config(*table.shape).to_dict()
+    tensors = {"bert.embeddings.word_embeddings.weight": table}
+    return Source("static", whole, config, tensors, tokenizer, usage_of(whole))
+
+
+def static_config(rows: int, size: int) -> BertConfig:
+    """Returns the config of a table of embeddings."""
+    return BertConfig(
+        vocab_size=rows,
+        hidden_size=size,
+        num_hidden_layers=0,
+        num_attention_heads=1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        max_position_embeddings=STATIC_LENGTH,
+        type_vocab_size=0,
+        pad_token_id=None,
+        add_pooling_layer=False,
+        position_biased_input=False,
+    )
 
 
 def _open_adapter(folder: Path, tokenizer_required: bool, whole: Path) -> Source:

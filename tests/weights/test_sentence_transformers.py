@@ -268,8 +268,7 @@ def test_poolings_of_packed_rows_are_those_of_their_texts_alone():
 @pytest.mark.parametrize(
     ("kinds", "files"),
     [
-        (["StaticEmbedding"], ["model.safetensors", "tokenizer.json"]),
-        (["StaticEmbedding", "Normalize"], ["0_StaticEmbedding/model.safetensors"]),
+        (["SparseStaticEmbedding"], ["model.safetensors", "tokenizer.json"]),
         (["BoW", "Dense"], ["0_BoW/config.json"]),
         (["WordEmbeddings", "Pooling"], ["0_WordEmbeddings/pytorch_model.bin"]),
         (["Router", "Pooling"], ["router_config.json"]),
