@@ -49,7 +49,9 @@ def principal_components(vectors: np.ndarray, size: int) -> np.ndarray:
         return vectors
     from sklearn.decomposition import PCA  # a slow import
 
-    components = PCA(size, svd_solver="covariance_eigh").fit_transform(vectors)
+    # In float32, components of nearly the same variance would be mixed by rounding.
+    pca = PCA(size, svd_solver="covariance_eigh")
+    components = pca.fit_transform(vectors.astype(np.float64)).astype(np.float32)
     # The sign of a component is free: its largest value is positive.
     largest = np.abs(components).argmax(axis=0)
     return components * np.sign(components[largest, np.arange(size)])

@@ -56,6 +56,17 @@ def test_components_have_signs_and_weights_grow_with_ranks():
 
 @pytest.mark.slow
 @pytest.mark.parity
+def test_tables_are_those_of_model2vec(one_layer, tmp_path):
+    distill = pytest.importorskip("model2vec.distill")
+    expected = distill.distill(str(one_layer), device="cpu", quantize_to="float32", pca_dims=16)
+    model = bertjax.load_pretrained(one_layer)
+    table, tokenizer = static_table(model)
+    assert expected.tokens == tokenizer.tokens
+    np.testing.assert_allclose(table[:, :16], expected.embedding, atol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parity
 def test_sentence_transformers_reads_the_same_embeddings_and_we_its_own(static, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     ours = bertjax.load_pretrained(static)
