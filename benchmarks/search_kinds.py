@@ -3,10 +3,10 @@
     python benchmarks/search_kinds.py --retrieval_dir BEIR --model dense=DIR --model static=DIR \\
         --reranker DIR --output kinds.jsonl
 
-Each model indexes the corpus and searches it for all judged queries. The reranker reorders the first
-passages that the first model finds. A line of --output has nDCG@10, MRR@10 and recall@100; the bytes
-of the files of the index; the seconds to encode the corpus, compilation included; and the
-milliseconds per query, encoding included, of a second search.
+Each model indexes the corpus and searches it for all judged queries. The reranker reorders the
+first passages that the first model finds. A line of --output has nDCG@10, MRR@10 and recall@100;
+the bytes of the files of the index; the seconds to encode the corpus, compilation included; and
+the milliseconds per query, encoding included, of a second search.
 """
 
 import time
