@@ -304,7 +304,8 @@ def _webanno(path: Path, named: str | None) -> AnnotationTable:
     header, *sentences = [[*lines] for filled, lines in blocks if filled]
     _, version = header[0]
     if not version.startswith(f"{_FORMAT} 3"):
-        raise ValueError(f"{path} is not WebAnno TSV 3, but {version[8:]}: export it as this.")
+        found = brief(version[8:], 60)
+        raise ValueError(f"{path} is not WebAnno TSV 3, but {found}: export it as this.")
     columns = []
     for _, line in header[1:]:
         layer, *features = line[6:].split("|")
