@@ -41,6 +41,7 @@ PAGES = (
     ),
     *(
         "embeddings",
+        "search",
         "late_interaction",
         "serving",
         "visualize",
