@@ -30,8 +30,9 @@ class EmbedConfig(VectorConfig):
     may be in a bucket."""
     output: str
     """File to write: .npy, an array [texts, dimensions]; .jsonl, one list per line; .parquet, with
-    the texts; .npz, vectors and offsets of a model with one vector per token. A killed command
-    continues when it is run again."""
+    the texts. Of a sparse model: .npz, a SciPy CSR array, or .jsonl, {token: weight} per line; of
+    one with a vector per token: .npz, vectors and offsets. A killed command continues when it is
+    run again."""
     text_column: str | None = None
     """Column of the texts in a table; None: guessed, and the guess is printed."""
     prompt: str | None = None
@@ -51,7 +52,8 @@ def run(config: EmbedConfig) -> None:
     """
     from bertjax import weights
     from bertjax.devices.compilation import start_command
-    from bertjax.inference.embedder import Embedder, embed_file
+    from bertjax.inference.embedder import embed_file
+    from bertjax.inference.indexes import encoder_of
     from bertjax.inference.late_interaction import has_token_vectors
     from bertjax.inference.pretrained import Pretrained
 
@@ -61,12 +63,12 @@ def run(config: EmbedConfig) -> None:
     if has_token_vectors(model.loaded, config.pooling):
         _write_tokens(config, model, options)
         return
-    if options.pop("pool_factor") is not None or config.output.endswith(".npz"):
+    embedder = encoder_of(model.loaded, prompt=config.prompt, **options)
+    if Path(config.output).suffix not in embedder.suffixes:
         raise ValueError(
-            f"--pool_factor and .npz are for models with one vector per token, and {config.model} "
-            "has one per text: give --output VECTORS.npy."
+            f"--output {config.output}: the name must end in {', '.join(embedder.suffixes)} for "
+            f"the embeddings of {config.model}."
         )
-    embedder = Embedder(model.loaded, prompt=config.prompt, **options)
     count = embed_file(
         embedder,
         Path(config.input),

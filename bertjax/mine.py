@@ -85,11 +85,12 @@ def run(config: MineConfig) -> None:
     from bertjax.devices.compilation import start_command
     from bertjax.inference import output_files as files
     from bertjax.inference.indexes import index_of
-    from bertjax.inference.pretrained import load_pretrained
+    from bertjax.inference.pretrained import Pretrained, load_pretrained
+    from bertjax.weights import load_model
 
     local = start_command(config, "queries", "corpus")
     texts = _read_texts(config, local)
-    model = load_pretrained(config.model, "encoder")
+    model = Pretrained(load_model(config.model, "encoder"))
     reranker: Any = None
     if config.reranker is not None:
         reranker = load_pretrained(config.reranker)

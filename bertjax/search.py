@@ -105,7 +105,7 @@ def run(config: SearchConfig) -> None:
     if config.output is not None:
         write_ranking(ranking, collection.queries, Path(config.output), config.top_k)
     if collection.is_judged:
-        scores = collection.score(ranking)
+        scores = collection.score(ranking) | kind.metrics()
         print(json.dumps(scores))
         print(scores_text(scores, collection.intervals(ranking)), file=sys.stderr)
 

@@ -43,6 +43,7 @@ PAGES = (
         "embeddings",
         "search",
         "late_interaction",
+        "sparse",
         "serving",
         "visualize",
         "weights",

@@ -67,6 +67,7 @@ POSITIONAL = {"src": "SRC", "dst": "DST", "runs": "RUN"}
 _OURS = re.compile(
     rb"""
     \{"(id|query)":\ | \[\n\{"id":\ | \[\n?\]\n? | \[-?\d[^\[{"]*\]\n  # lines of JSON
+    | \{\}\n | \{"(\\.|[^"\\])+":\ -?\d[\d.e-]*[,}]  # weights of tokens
     | \S+\ Q0\ | [^\n]*\bpredicted_ | id\s  # a ranking, tables
     | \x93NUMPY.{,20}'descr':\ '<f4' | PAR1 | PK
     | [\[{].*"(topology|tokens_per_second)":  # plans, benchmarks

@@ -616,6 +616,9 @@ class VectorConfig(Checked):
     truncate_dim: int | None = None
     """Number of dimensions to keep, the first ones, for models trained with --matryoshka; None: as
     the files of sentence-transformers say, or all."""
+    max_active_dims: Count | None = None
+    """Number of words with the highest weights to keep, of sparse embeddings; None: as the files of
+    sentence-transformers say, or all."""
     max_length: int | None = None
     """Maximum number of tokens per text; None: as the files of sentence-transformers say, or the
     maximum length of the model."""

@@ -1,7 +1,6 @@
 """Text embeddings: one vector per text, pooled from the hidden states of the encoder."""
 
 import dataclasses
-import functools
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,8 +42,10 @@ from bertjax.tasks.sources.data_files import (
     suffix_of,
 )
 from bertjax.tasks.sources.tables import Table
+from bertjax.tasks.sparse import SparseTask
 from bertjax.weights import LoadedModel
 from bertjax.weights.sentence_transformers import LENGTHS, Read, SentenceModules
+from bertjax.weights.sparse_modules import NO_FILES, following_sparse
 
 ROLES = ("query", "document")
 
@@ -58,6 +59,8 @@ class Embedder:
     and text that determines a vector, as JSON values. Raises ValueError if an argument does not
     fit the model, or the files of sentence-transformers cannot be followed and `pooling` is None.
     """
+
+    suffixes = (".npy", ".jsonl", ".parquet")
 
     def __init__(
         self,
@@ -174,6 +177,23 @@ class Embedder:
             self.after_batch(len(piece.placements))
         return vectors
 
+    def partial(self, path: Path) -> PartialVectors:
+        """Opens the file of the vectors of a command that may be interrupted."""
+        return PartialVectors(path, self.size)
+
+    def finish(self, partial: Path, output: Path, texts: Iterable[str]) -> None:
+        """Writes `output` from the complete file of vectors; `texts` are their texts."""
+        if output.suffix == ".npy":
+            partial.replace(output)
+            return
+        vectors = np.load(partial, mmap_mode="r")
+        with writing(output) as temporary:
+            if output.suffix == ".parquet":
+                _write_parquet(vectors, temporary, texts)
+            else:
+                _write_lines(vectors, temporary)
+        partial.unlink()
+
 
 def _reads_last_layer_only(
     layers: Sequence[int], loaded: LoadedModel, modules: SentenceModules
@@ -221,9 +241,11 @@ def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[T
     if not isinstance(task, EmbeddingTask):
         return task, loaded
     usage = loaded.source.usage
-    modules = SentenceModules()
-    if not task.options.pooling:
-        modules = usage.modules.result() or modules
+    modules = _default_modules(task)
+    if not getattr(task.options, "pooling", None):
+        read = usage.modules.result() or modules
+        if (read.sparse is None) == (modules.sparse is None):
+            modules = read
     lengths = {}
     if not foreign:
         lengths = {name: getattr(modules, name) for name in LENGTHS}
@@ -239,14 +261,21 @@ def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[T
         document_prompt=document,
         **lengths,
     )
-    model: Any = loaded.model.clone(include_prompt=modules.include_prompt)
-    followed = modules._replace(
-        prompts={**modules.prompts, "query": query, "document": document},
-        pooling=model.pooling,
-        normalize=model.normalize,
-    )
-    source = loaded.source._replace(usage=usage._replace(modules=Read(followed)))
+    modules = modules._replace(prompts={**modules.prompts, "query": query, "document": document})
+    model: Any = loaded.model
+    if isinstance(task, SparseTask):
+        task, modules = following_sparse(task, modules, model, loaded.params)
+    else:
+        model = model.clone(include_prompt=modules.include_prompt)
+        modules = modules._replace(pooling=model.pooling, normalize=model.normalize)
+    source = loaded.source._replace(usage=usage._replace(modules=Read(modules)))
     return task, loaded._replace(model=model, source=source)
+
+
+def _default_modules(task: EmbeddingTask) -> SentenceModules:
+    if isinstance(task, SparseTask):
+        return NO_FILES
+    return SentenceModules()
 
 
 def prompt_of_role(modules: SentenceModules, role: str, prompt: str | None, foreign: bool) -> str:
@@ -267,7 +296,7 @@ LINE_CHARACTERS = 1 << 16
 
 
 def embed_file(
-    embedder: Embedder,
+    embedder: Any,
     source: Path,
     output: Path,
     text_column: str | None = None,
@@ -276,10 +305,12 @@ def embed_file(
 ) -> int:
     """Writes an embedding vector for each text of a file, in order; returns the number of texts.
 
-    The suffix of `output` is the format: `.npy`, an array [texts, size]; `.jsonl`, one JSON list
-    per line; or `.parquet`, the column "embedding" beside the column "text".
+    The suffix of `output` is the format. Of an `Embedder`, it is `.npy`, an array [texts, size];
+    `.jsonl`, one JSON list per line; or `.parquet`, the column "embedding" beside the column
+    "text".
 
     Args:
+        embedder: an `Embedder`, or another encoder with its methods.
         source: a table with a column of texts, or else a file with one text per line, in which
             blank lines are texts as well.
         text_column: the column of the texts in a table; None: the column is guessed and printed.
@@ -297,19 +328,9 @@ def embed_file(
     }
 
     def finish(partial: Path, output: Path) -> None:
-        if output.suffix == ".npy":
-            partial.replace(output)
-            return
-        vectors = np.load(partial, mmap_mode="r")
-        with writing(output) as temporary:
-            if output.suffix == ".parquet":
-                _write_parquet(vectors, temporary, texts_of(source, text_column))
-            else:
-                _write_lines(vectors, temporary)
-        partial.unlink()
+        embedder.finish(partial, output, texts_of(source, text_column))
 
-    opened = functools.partial(PartialVectors, size=embedder.size)
-    with continued(output, identity, opened, finish) as vectors:
+    with continued(output, identity, embedder.partial, finish) as vectors:
         count, empty = write_vectors(embedder, texts_of(source, text_column), vectors, output)
     if embedder.truncated:
         print(
@@ -322,7 +343,7 @@ def embed_file(
 
 
 def write_vectors(
-    embedder: Embedder, texts: Iterable[str], vectors: PartialVectors, output: Path
+    embedder: Any, texts: Iterable[str], vectors: Any, output: Path
 ) -> tuple[int, int]:
     """Writes those vectors that `vectors` lacks; returns how many texts there are, and are empty.
 
@@ -346,7 +367,7 @@ def write_vectors(
     return count, empty
 
 
-def _start_at(vectors: PartialVectors, count: int, output: Path) -> int:
+def _start_at(vectors: Any, count: int, output: Path) -> int:
     vectors.keep(count)
     if count:
         print(f"continuing {output} after {count:,} texts", flush=True)

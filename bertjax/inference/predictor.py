@@ -242,7 +242,7 @@ class Predictor:
                 array = np.asarray(value)
                 for index, place in piece.placements.items():
                     part = self._part(features[index], place, key in self._sequence_outputs)
-                    outputs[index][key] = array[place.row, part]
+                    outputs[index][key] = self._task.kept(array[place.row, part])
             self.after_batch(len(piece.placements))
         return iter(outputs)
 

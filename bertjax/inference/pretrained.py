@@ -25,7 +25,8 @@ from bertjax.base.progress import progress
 from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices.compilation import refuse_fork, start_jax
 from bertjax.inference.attribution import STEPS, Attribution, Attributor, Baseline
-from bertjax.inference.embedder import ROLES, Embedder
+from bertjax.inference.embedder import ROLES
+from bertjax.inference.indexes import encoder_of
 from bertjax.inference.late_interaction import TokenEmbedder, has_token_vectors
 from bertjax.inference.masks import fill_mask
 from bertjax.inference.output_files import file_identity
@@ -51,6 +52,7 @@ from bertjax.weights.late_interaction import files_of_head
 from bertjax.weights.load import head_tensors, with_masked_lm
 from bertjax.weights.names import two_biases
 from bertjax.weights.sentence_transformers import changed_weights, transformer_folder
+from bertjax.weights.sparse_modules import changed_query_weights
 
 # Fields of config.json that are saved as they were; a CrossEncoder of sentence-transformers has its
 # activation in the last two.
@@ -422,9 +424,12 @@ class Pretrained:
         layers: Sequence[int] = (-1,),
         batch_size: int | None = None,
         truncate_dim: int | None = None,
+        max_active_dims: int | None = None,
         prompt: str | None = None,
-    ) -> np.ndarray:
+    ) -> Any:
         """Computes a vector for each text: float32 [len(texts), D].
+
+        Of a sparse model, and without `pooling`, it is a SciPy CSR array of the weights of words.
 
         Args:
             texts: the texts; long texts are truncated as by `encode` or, if `pooling` is None, to
@@ -438,18 +443,21 @@ class Pretrained:
             batch_size: as in `predict`.
             truncate_dim: number of dimensions to keep of each vector, the first ones, before it is
                 normalised; None: as these files say, or all.
+            max_active_dims: number of the highest weights of sparse embeddings to keep; None: as
+                these files say, or all.
             prompt: the name of a prompt in these files, or a text to put before each text; None:
                 the default prompt of these files, if any.
 
-        Errors are those of `Embedder`, or ValueError if an element of `texts` is no text.
+        Errors are those of `encoder_of`, or ValueError if an element of `texts` is no text.
         """
-        embedder = Embedder(
+        embedder = encoder_of(
             self.loaded,
-            pooling,
-            layers,
-            batch_size,
-            normalize,
+            pooling=pooling,
+            layers=layers,
+            batch_size=batch_size,
+            normalize=normalize,
             truncate_dim=truncate_dim,
+            max_active_dims=max_active_dims,
             prompt=prompt,
         )
         return embedder(single_texts(texts))
@@ -576,6 +584,7 @@ class Pretrained:
                 del params["bert"]["pooler"]
         files: dict[str, Any] = usage.sentence_files.result()
         files = files | changed_weights(usage.modules, params)
+        files = files | changed_query_weights(usage.modules, params)
         if isinstance(self.model, BertForLateInteraction):
             files = files_of_head(self.model, params, self.loaded.max_length, usage.modules)
         if is_described(self._loaded):

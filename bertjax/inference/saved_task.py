@@ -21,7 +21,7 @@ from bertjax.tasks.classification import (
     TextTask,
     metric_of,
 )
-from bertjax.tasks.embedding import SimilarityTask
+from bertjax.tasks.embedding import EmbeddingTask
 from bertjax.tasks.question_answering import SAVED_FIELDS, SpanTask
 from bertjax.tasks.registry import TASKS
 from bertjax.tasks.reranking import ACTIVATIONS, RerankTask
@@ -166,7 +166,7 @@ def saved_task(
         fields["num_choices"] = 0  # unknown until the inputs to predict are read
     elif kind is RerankTask:
         fields |= {"activation": activation or "Sigmoid", "pairs": saved.pairs}
-    elif not issubclass(kind, SimilarityTask):
+    elif not issubclass(kind, EmbeddingTask):
         # Models of old versions name no stride: taggers read windows, classifiers truncated texts.
         fields["doc_stride"] = saved.doc_stride
         if issubclass(kind, TextTask):

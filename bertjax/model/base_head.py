@@ -139,6 +139,11 @@ class BertWithHead(nn.Module):
         return Recipe()
 
     @property
+    def fixed_parts(self) -> tuple[str, ...]:
+        """Top-level keys of parameters that are not trained."""
+        return ()
+
+    @property
     def types_mark_prompts(self) -> bool:
         """Whether token types are not for the encoder, which gets the type 0 for all tokens."""
         return False

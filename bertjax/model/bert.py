@@ -135,6 +135,11 @@ class BertModel(nn.Module):
         queries = x + self.embeddings.positions(position_ids).astype(x.dtype)
         return self.encoder.decode(x, queries, sequence_ids, dropout_rows)
 
+    @property
+    def word_embeddings(self) -> jax.Array:
+        """The word embedding matrix, [V, embedding size]."""
+        return self.embeddings.word_embeddings.embedding
+
     def attend(self, x: jax.Array) -> jax.Array:
         """Computes dot products of x [..., size] with all words, as `Embeddings.attend`."""
         return self.embeddings.attend(x)

@@ -43,6 +43,7 @@ def contrastive_sums(
     matryoshka: Sizes = (),
     symmetric: bool = False,
     margin: float | None = None,
+    cosine: bool = True,
 ) -> Sums:
     """Sums the cross entropies with which anchors find their positives in the global batch.
 
@@ -62,13 +63,15 @@ def contrastive_sums(
             their anchors among all anchors (Li et al. 2023, without the pairs of one side).
         margin: a candidate whose cosine is above that of the positive minus `margin` is no negative
             either (Solatorio 2024, with the model as its own guide); None: it is.
+        cosine: whether cosines are compared, or else dot products.
     """
     weights = batch["label_weights"]
-    entropies, is_nearest = _entropies(outputs, batch, temperature, matryoshka, margin)
+    options = temperature, matryoshka, margin, cosine
+    entropies, is_nearest = _entropies(outputs, batch, *options)
     if symmetric:
         outputs = _turned(outputs)
         batch = _turned(batch)
-        of_positives, _ = _entropies(outputs, batch, temperature, matryoshka, margin)
+        of_positives, _ = _entropies(outputs, batch, *options)
         entropies = [entropy / 2 for entropy in entropies + of_positives]
     total = jnp.zeros(())
     for entropy in entropies:
@@ -92,7 +95,12 @@ def _turned(arrays: Arrays) -> Arrays:
 
 
 def _entropies(
-    outputs: Arrays, batch: Arrays, temperature: float, matryoshka: Sizes, margin: float | None
+    outputs: Arrays,
+    batch: Arrays,
+    temperature: float,
+    matryoshka: Sizes,
+    margin: float | None,
+    cosine: bool,
 ) -> tuple[list[jax.Array], jax.Array]:
     """Returns the losses [n] of each size, and whether each positive is the nearest, bool [n]."""
     examples = len(batch[GLOBAL]["labels"])
@@ -108,8 +116,11 @@ def _entropies(
     everything = outputs[GLOBAL]["sentence_embedding"]
     full = texts.shape[-1]
     for size in _sizes(full, matryoshka):
-        anchors = unit(texts[:, 0, :size])  # [n, size]
-        candidates = unit(everything[:, 1:, :size])
+        anchors = texts[:, 0, :size]  # [n, size]
+        candidates = everything[:, 1:, :size]
+        if cosine:
+            anchors = unit(anchors)
+            candidates = unit(candidates)
         candidates = candidates.reshape(-1, size)  # [N (C - 1), size]
         logits = jnp.matmul(anchors, candidates.T, precision="highest") / temperature
         if margin is not None and size == full:

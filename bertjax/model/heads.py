@@ -22,6 +22,12 @@ from bertjax.model.late_interaction import BertForLateInteraction
 from bertjax.model.linear import Linear, residual_stddev
 from bertjax.model.recipe import SHARINGS, Recipe
 from bertjax.model.sentence_embedding import BertForSentenceEmbedding, pooled
+from bertjax.model.sparse_embedding import (
+    QUERY_WEIGHT,
+    pooled_words,
+    sparse_objective,
+    static_weights,
+)
 
 
 class MaskedLMHead(nn.Module):
@@ -34,34 +40,50 @@ class MaskedLMHead(nn.Module):
     config: BertConfig
     dtype: DTypeLike = jnp.float32
 
-    @nn.compact
-    def __call__(self, x: jax.Array, attend) -> jax.Array:
-        """Computes float32 logits [..., V] from hidden states x [..., D].
-
-        `attend` is a function from vectors [..., embedding size] to float32 [..., V], which
-        multiplies by the word embedding matrix; it is unused if `tie_word_embeddings` is False.
-        """
+    def setup(self):
         config = self.config
         if not config.prediction_head:
             width = config.embedding_size or config.hidden_size
-            x = Linear(config, width, self.dtype, name="transform")(x)
-            x = activation(config.mlm_activation or config.hidden_act, x)
-            x = layer_norm(config, self.dtype, "layer_norm")(x)
+            self.transform = Linear(config, width, self.dtype)
+            self.layer_norm = layer_norm(config, self.dtype, "layer_norm")
         if not config.tie_word_embeddings:
-            attend = Linear(
+            self.decoder = Linear(
                 config,
                 config.vocab_size,
                 self.dtype,
                 use_bias=False,
                 float32=True,
                 stddev=residual_stddev(config),
-                name="decoder",
             )
-        logits = attend(x)
+        self.bias = None
         if config.decoder_bias:
-            bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
-            logits += jnp.expand_dims(bias, range(logits.ndim - 1))
+            self.bias = self.param("bias", nn.initializers.zeros, (config.vocab_size,))
+
+    def __call__(self, x: jax.Array, attend) -> jax.Array:
+        """Computes float32 logits [..., V] from hidden states x [..., D].
+
+        `attend` is a function from vectors [..., embedding size] to float32 [..., V], which
+        multiplies by the word embedding matrix; it is unused if `tie_word_embeddings` is False.
+        """
+        if not self.config.tie_word_embeddings:
+            attend = self.decoder
+        logits = attend(self.transformed(x))
+        if self.bias is not None:
+            logits += jnp.expand_dims(self.bias, range(logits.ndim - 1))
         return logits
+
+    def transformed(self, x: jax.Array) -> jax.Array:
+        """Returns what the output matrix multiplies, [..., embedding size], of x [..., D]."""
+        if self.config.prediction_head:
+            return x
+        x = activation(self.config.mlm_activation or self.config.hidden_act, self.transform(x))
+        return self.layer_norm(x)
+
+    def output_matrix(self, word_embeddings: jax.Array) -> jax.Array:
+        """Returns the output matrix [V, embedding size]: the word embeddings, if it is tied."""
+        if self.config.tie_word_embeddings:
+            return word_embeddings
+        return self.decoder.variables["params"]["kernel"].T
 
 
 def _states_to_predict(encoded: Outputs, rows: Rows) -> jax.Array:
@@ -128,6 +150,10 @@ class BertForMaskedLM(TokenHead):
         return self.config.enhanced_mask_decoder
 
     def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
+        return {"logits": self.predictions(self.states(encoded, rows), self.bert.attend)}
+
+    def states(self, encoded: Outputs, rows: Rows) -> jax.Array:
+        """Returns the states [B, P, D] from which words are predicted, without `predictions`."""
         if self.config.enhanced_mask_decoder:
             before_last = encoded["hidden_states"][-2]
             decoded = self.bert.decode_masked(
@@ -137,7 +163,86 @@ class BertForMaskedLM(TokenHead):
         x = _states_to_predict(encoded, rows)
         if self.config.prediction_head:
             x = self.head(x)
-        return {"logits": self.predictions(x, self.bert.attend)}
+        return x
+
+
+class BertForSparseEmbedding(BertForMaskedLM):
+    """Computes a weight of each word for each sequence: sentence_embedding [B, K, V].
+
+    The weights are pooled from the logits of the masked LM head (Formal et al. 2021, 3.2).
+
+    Attributes:
+        pooling: as `activation`, in `pooled_words`.
+        static_queries: whether there is a static weight per word, "query_weights" [V], for the
+            sequences whose tokens have the type 1: each word between their first and last token
+            has its weight (Geng et al. 2024). The encoder gets the type 0 for all tokens.
+        frozen_queries: whether these weights are not trained.
+    """
+
+    pooling: str = "max"
+    activation: str = "relu"
+    static_queries: bool = False
+    frozen_queries: bool = False
+
+    separate_parts = ("query_weights",)
+    outputs = sequence_outputs = ("sentence_embedding",)
+    objectives = {
+        "contrastive": sparse_objective(
+            "contrastive", temperature=None, query_weight=0.0, document_weight=0.0
+        )
+    }
+
+    @property
+    def types_mark_prompts(self) -> bool:
+        return self.static_queries
+
+    @property
+    def fixed_parts(self) -> tuple[str, ...]:
+        if self.static_queries and self.frozen_queries:
+            return self.separate_parts
+        return ()
+
+    def setup(self):
+        super().setup()
+        if self.static_queries:
+            ones = nn.initializers.ones
+            self.query_weights = self.param("query_weights", ones, (self.config.vocab_size,))
+
+    def objective(self, kind: str, options: Any = None) -> losses.Objective:
+        if options is None:
+            return super().objective(kind)
+        query_weight = options.query_regularizer_weight
+        if query_weight is None:
+            query_weight = 0.0 if self.static_queries else QUERY_WEIGHT
+        return sparse_objective(
+            options.loss or "contrastive",
+            temperature=options.temperature,
+            query_weight=query_weight,
+            document_weight=options.document_regularizer_weight,
+        )
+
+    def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
+        if self.is_initializing():
+            super().head_outputs(encoded, rows)  # which creates the parameters
+        x = self.states(encoded, rows._replace(masked_positions=None))
+        inside = losses.tokens_of_sequences(rows.sequence_ids, rows.sequence_starts.shape[1])
+        weights = pooled_words(
+            self.predictions.transformed(x),
+            self.predictions.output_matrix(self.bert.word_embeddings),
+            self.predictions.bias,
+            inside,
+            pooling=self.pooling,
+            activation=self.activation,
+        )
+        if self.static_queries:
+            queries = inside & (rows.token_type_ids > 0)[:, None]
+            firsts = rows.sequence_starts[..., None]
+            lasts = firsts + inside.sum(-1, keepdims=True) - 1
+            places = jnp.arange(inside.shape[-1])
+            words = queries & (places > firsts) & (places < lasts)
+            static = static_weights(rows.input_ids, words, self.query_weights)
+            weights = jnp.where(queries.any(-1, keepdims=True), static, weights)
+        return {"sentence_embedding": weights}
 
 
 class DiscriminatorHead(nn.Module):
@@ -516,4 +621,5 @@ HEADS: dict[str, type[BertWithHead]] = {
     "multiple_choice": BertForMultipleChoice,
     "sentence_embedding": BertForSentenceEmbedding,
     "late_interaction": BertForLateInteraction,
+    "sparse": BertForSparseEmbedding,
 }

@@ -89,6 +89,8 @@ def cosine_loss(student: jax.Array, teacher: jax.Array) -> jax.Array:
     return 1.0 - product * jax.lax.rsqrt(x_square * y_square)
 
 
+# The key, in the total weights of the losses, of the number of steps so far.
+STEP = "step"
 Arrays = Mapping[str, Any]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
 
@@ -104,7 +106,8 @@ class Objective(NamedTuple):
         sums: a function (outputs, batch) -> {name of a loss or metric: (sum of weighted values, sum
             of weights)}.
         weights: a function batch -> {name of a loss: its total weight in the batch}.
-        loss_weights: {name of a loss to minimise: the factor of this loss in the total loss}.
+        loss_weights: {name of a loss to minimise: the factor of this loss in the total loss, or a
+            function that computes it from the number of steps so far, None in an evaluation}.
         inputs: keys of the batch arrays, such as "masked_positions", that the model takes besides
             the encoder's inputs, `MODEL_INPUTS`.
         min_weight: lower bound of the total weights that losses are divided by, so that a batch
@@ -124,7 +127,7 @@ class Objective(NamedTuple):
 
     sums: Callable[[Arrays, Arrays], Sums]
     weights: Callable[[Arrays], dict[str, jax.Array]]
-    loss_weights: Mapping[str, float]
+    loss_weights: Mapping[str, Any]
     inputs: tuple[str, ...] = ()
     min_weight: float = 1.0
     soft_losses: Callable[[Arrays, Arrays, Arrays, float], jax.Array] | None = None
@@ -143,7 +146,9 @@ class Objective(NamedTuple):
         terms = []
         for name, factor in self.loss_weights.items():
             total, _ = sums[name]
-            if factor != 1:
+            if not isinstance(factor, float):
+                total = factor(weights.get(STEP)) * total
+            elif factor != 1:
                 total = factor * total
             terms.append(total / jnp.maximum(weights[name], self.min_weight))
         return sum(terms[1:], terms[0])

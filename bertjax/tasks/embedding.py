@@ -379,6 +379,8 @@ BLOCK = 512
 class Retrieval:
     """Collects the embeddings of pairs and triplets, and ranks the candidates of each anchor.
 
+    `compare` is that of an `EmbeddingTask`.
+
     A candidate that is the positive of another example with the same anchor, or has the text of the
     anchor, does not count as wrong, and texts that occur several times are one candidate.
     """
@@ -386,8 +388,8 @@ class Retrieval:
     def __init__(self, compare: Callable[[Any, Any], np.ndarray] = dot_products):
         self._compare = compare  # as of `EmbeddingTask`
         self._texts: dict[str, int] = {}  # candidate -> its index
-        self._candidates: list[np.ndarray] = []
-        self._anchors: list[np.ndarray] = []
+        self._candidates: list[Any] = []
+        self._anchors: list[Any] = []
         self._queries: list[str] = []
         self._positives: list[int] = []
         self._right: dict[str, set[int]] = {}  # anchor -> all of its positives
@@ -478,11 +480,53 @@ def make_embedding(options: EmbedOptions, fold: Fold | None) -> EmbeddingTask:
     }
     if scored:
         return SimilarityTask(**fields, **_range(data))
+    return kind(**fields, **_of_examples(data))
+
+
+def make_of_pairs(
+    name: str,
+    options: Any,
+    fold: Fold | None,
+    contrastive: type[ContrastiveTask],
+    distilled: type[ContrastiveTask],
+) -> EmbeddingTask:
+    """Makes a task that learns from pairs or triplets of texts, and perhaps a teacher's scores.
+
+    Args:
+        name: the name of the task, and `options` are its options.
+        contrastive: the kind of task without scores of a teacher, and `distilled` with them.
+
+    Raises:
+        ValueError: the train split has scores of pairs, or lacks those of a teacher; or the
+            temperature has no effect.
+    """
+    data = own_tables(options)
+    if data.has_scores("train"):
+        label = data.columns.label
+        raise ValueError(
+            f"--task={name}: {data.path('train')} has scores of pairs ({label!r}), but this task "
+            "learns which texts belong together: give --ignore_columns with this name, if all of "
+            "them do."
+        )
+    kind = distilled if options.loss in distilled.objectives else contrastive
+    check_loss(kind, data, options)
+    data = held_out.divide(data, options, fold, BY_ANCHOR)
+    return kind(
+        name=name,
+        options=options,
+        source=data,
+        scored=data.has_scores("dev"),
+        **_of_examples(data),
+    )
+
+
+def _of_examples(data: OwnDataset) -> dict[str, Any]:
+    """Returns the fields of a task that its examples tell."""
     first = next(data.examples("train"), None)
-    fields["num_texts"] = 2 + (len(first.choices) if first else 0)
-    if fields["scored"]:
+    fields: dict[str, Any] = {"num_texts": 2 + (len(first.choices) if first else 0)}
+    if data.has_scores("dev"):
         fields["best_metric"] = SimilarityTask.best_metric
-    return kind(**fields)
+    return fields
 
 
 def check_loss(kind: Any, data: OwnDataset, options: Any) -> None:

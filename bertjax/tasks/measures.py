@@ -4,8 +4,6 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from bertjax.tasks.classification import ProbabilityTask
 from bertjax.tasks.dataset import Example, connected, group_keys
 from bertjax.tasks.embedding import VECTORS, Retrieval, texts_of
@@ -42,7 +40,7 @@ class Unit(NamedTuple):
 
 class _Embedded(NamedTuple):
     texts: Sequence[str]
-    vectors: np.ndarray
+    vectors: Any
 
 
 Row = Unit | RankedPassages | _Embedded

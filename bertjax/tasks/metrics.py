@@ -32,7 +32,7 @@ Tags = Sequence[Sequence[str]]
 
 # Metrics whose names have these endings are counts, thresholds, losses or have the unit of the
 # targets; all others are fractions or correlations.
-LOWER_IS_BETTER = ("loss", "mae", "rmse")
+LOWER_IS_BETTER = ("loss", "mae", "rmse", "active_dims", "flops")
 _NOT_FRACTIONS = ("total", "_thresh", *LOWER_IS_BETTER)
 
 

@@ -18,10 +18,11 @@ from bertjax.tasks.sources.columns import TableKind
 from bertjax.tasks.sources.glue import GLUE_TASKS, AllGlueOptions
 from bertjax.tasks.sources.squad import SQUAD_TASKS
 from bertjax.tasks.sources.swag import SWAG_TASK
+from bertjax.tasks.sparse import SPARSE
 from bertjax.tasks.tagging import CONLL, TAG
 from bertjax.tasks.task import Task
 
-OWN_TASKS = (CLASSIFY, REGRESS, TAG, CHOICE, EMBED, COLBERT, RERANK)
+OWN_TASKS = (CLASSIFY, REGRESS, TAG, CHOICE, EMBED, SPARSE, COLBERT, RERANK)
 TASKS: Mapping[str, TaskDefinition] = {
     task.name: task for task in (*GLUE_TASKS, *SQUAD_TASKS, SWAG_TASK, CONLL, *OWN_TASKS)
 }
@@ -29,7 +30,7 @@ TASKS: Mapping[str, TaskDefinition] = {
 
 def table_kind(task: Task) -> TableKind:
     """Returns what the kind of `task`, a task on own tables, reads from tables."""
-    options: Any = next(entry.options for entry in OWN_TASKS if isinstance(task, entry.kinds))
+    options: Any = next(entry.options for entry in OWN_TASKS if type(task) in entry.kinds)
     return options.table
 
 

@@ -172,6 +172,10 @@ class Task(abc.ABC):
             ValueError: the label is unknown or a text is empty; the message names the row.
         """
 
+    def kept(self, output: np.ndarray) -> Any:
+        """Returns what is kept of an output of the model until `predict`: by default, all of it."""
+        return output
+
     @abc.abstractmethod
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]

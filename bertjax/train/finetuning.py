@@ -78,6 +78,7 @@ from bertjax.weights import save_hf
 from bertjax.weights.adapters import adapter_files
 from bertjax.weights.hf import model_card
 from bertjax.weights.late_interaction import files_of_head
+from bertjax.weights.sparse_modules import sparse_files
 
 
 class FinetuningJob(Job):
@@ -225,7 +226,8 @@ class FinetuningJob(Job):
         kind = index_of(loaded, max_length=lengths)
         for encoder in kind.encoders.values():
             encoder.after_batch = lambda _: check()
-        return collection.score(collection.rank(kind.open))
+        scores = collection.score(collection.rank(kind.open))
+        return scores | kind.metrics()
 
     def choose_state(self, checkpoints: Checkpointer, state: TrainState) -> TrainState:
         """Returns the state that is best by `best_metric` on the dev split, if there is one.
@@ -404,6 +406,8 @@ class FinetuningJob(Job):
             tagger,
             sections,
         )
+        read = self.loaded.source.usage.modules
+        described = self.program.model, params, self.max_length, read
         reads_words = self.task.label_kind == "tokens"
         save_hf(
             self.workdir.model,
@@ -415,9 +419,8 @@ class FinetuningJob(Job):
             card=card,
             files={
                 "task.json": json.dumps(description, indent=2),
-                **files_of_head(
-                    self.program.model, params, self.max_length, self.loaded.source.usage.modules
-                ),
+                **files_of_head(*described),
+                **sparse_files(*described, self.tokenizer),
                 **adapters,
             },
             tagger=tagger_params,

@@ -134,7 +134,7 @@ def make_recipe(config: FinetuneConfig, model: BertWithHead) -> Recipe:
         )
     if config.lora is not None:
         return _lora(config.lora, config, model)
-    prefixes = []
+    prefixes = [*model.fixed_parts]
     layers = config.freeze_layers
     if config.freeze_embeddings:
         prefixes.append("bert/embeddings/")
@@ -155,7 +155,7 @@ def make_recipe(config: FinetuneConfig, model: BertWithHead) -> Recipe:
 def _lora(lora: LoraConfig, config: FinetuneConfig, model: BertWithHead) -> Lora:
     modules = names.encoder_modules(param_shapes(model), model.config)
     return Lora(
-        _with_idle_pooler(["bert/embeddings/", "bert/encoder/"], model),
+        _with_idle_pooler(["bert/embeddings/", "bert/encoder/", *model.fixed_parts], model),
         adapters=_targeted(lora.targets, config.init, modules),
         rank=lora.rank,
         scale=(lora.alpha or lora.rank) / lora.rank,

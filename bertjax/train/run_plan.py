@@ -42,6 +42,7 @@ from bertjax.devices import sharding
 from bertjax.inference.predictor import labels_of
 from bertjax.model import BertWithHead
 from bertjax.model.losses import Objective
+from bertjax.model.sparse_embedding import with_warmup
 from bertjax.record.predictions import best_metric
 from bertjax.tasks import Task
 from bertjax.tasks.embedding import SIMCSE, EmbedderOptions
@@ -513,7 +514,7 @@ def _finetuning_program(
     return Program(
         config,
         model.clone(config=facts.loaded.config),
-        _objective(config, facts, weights),
+        _objective(config, facts, weights, phase.num_steps),
         (phase,),
         sharding.make_mesh(config.mesh, facts.machine.devices),
         facts.teacher,
@@ -525,7 +526,10 @@ def _finetuning_program(
 
 
 def _objective(
-    config: FinetuneConfig, facts: FinetuningFacts, weights: tuple[float, ...] | None
+    config: FinetuneConfig,
+    facts: FinetuningFacts,
+    weights: tuple[float, ...] | None,
+    steps: int,
 ) -> Objective:
     task = facts.task
     objective = task.objective(facts.loaded.model)
@@ -542,6 +546,9 @@ def _objective(
         options["class_weights"] = weights
     if options:
         objective = objective._replace(sums=functools.partial(objective.sums, **options))
+    warmup = getattr(config.options, "regularizer_warmup", 0.0)
+    if warmup:
+        objective = with_warmup(objective, int(warmup * steps))
     if config.teacher is not None:
         objective = distilled_task(objective, config.teacher)
     return objective

@@ -19,7 +19,7 @@ from bertjax.devices import sharding
 from bertjax.model import BertWithHead
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.model.embedding_losses import GLOBAL
-from bertjax.model.losses import Objective
+from bertjax.model.losses import STEP, Objective
 from bertjax.model.recipe import Params, Recipe
 from bertjax.train.optimizer import Schedule
 
@@ -149,7 +149,7 @@ class Steps:
         key = jax.random.fold_in(seed_key, state.step)
         rows = jnp.arange(batch["input_ids"].shape[0])
         params = state.params, state.fixed, teacher
-        weights = self.weights_fn(batch)
+        weights = {**self.weights_fn(batch), STEP: state.step}
         loss, sums, grads = self._gradients(params, batch, weights, DropoutKey(key, rows))
         grad_norm = optax.tree.norm(grads)
         is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)

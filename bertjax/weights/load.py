@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 
 from bertjax.base.files import brief, did_you_mean, listed
 from bertjax.model import HEADS, BertConfig, BertWithHead, FeatureTagger, TaggerConfig
-from bertjax.model.heads import PRETRAINING_HEADS
+from bertjax.model.heads import PRETRAINING_HEADS, BertForSparseEmbedding
 from bertjax.model.late_interaction import BertForLateInteraction
 from bertjax.model.recipe import flattened, nested
 from bertjax.tokenization import Tokenizer
@@ -31,6 +31,7 @@ from bertjax.weights.hf import TAGGER
 from bertjax.weights.late_interaction import with_token_modules
 from bertjax.weights.sentence_transformers import with_head_fields
 from bertjax.weights.source import Source, open_source
+from bertjax.weights.sparse_modules import with_sparse_fields
 
 AUTO = "auto"
 
@@ -142,7 +143,9 @@ def load_model(
         model, own = with_token_modules(model, modules, source.tokenizer, head_fields or {})
     filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
     params = {**filled.params, **own}
-    if not isinstance(model, BertForLateInteraction):
+    if isinstance(model, BertForSparseEmbedding):
+        model, params = with_sparse_fields(model, params, modules, head_fields or {})
+    elif not isinstance(model, BertForLateInteraction):
         model, params = with_head_fields(model, params, modules, head_fields or {})
     absent = [part for part in filled.absent if part.partition("/")[0] not in own]
     filled = filled._replace(params=params, absent=absent)
@@ -209,8 +212,11 @@ def find_head(source: Source, config: BertConfig) -> str:
             f"has: load it with one of the heads {', '.join(heads_of(config))}."
         )
     modules = source.usage.modules.value
-    if "sentence_embedding" in fitting and modules:
+    if modules and modules.sparse and "sparse" in fitting:
+        return "sparse"
+    if modules and "sentence_embedding" in fitting:
         return "late_interaction" if modules.tokens else "sentence_embedding"
+    fitting = [head for head in fitting if head != "sparse"]
     if meant in fitting:
         return str(meant)
     if len(fitting) == 1 or not parts:

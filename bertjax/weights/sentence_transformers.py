@@ -31,6 +31,7 @@ from bertjax.model.sentence_embedding import (
 from bertjax.weights.hf import BIN, SAFETENSORS, open_weights
 
 MODULES = "modules.json"
+ROUTER = "router_config.json"
 MODEL = "config_sentence_transformers.json"
 _POOLING = "1_Pooling/config.json"
 # Of several, sentence-transformers reads the first one; old versions wrote the name of the family.
@@ -38,7 +39,7 @@ SETTINGS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-SENTENCE_FILES = (MODULES, MODEL, *SETTINGS, "[0-9]*_*/*")
+SENTENCE_FILES = (MODULES, MODEL, ROUTER, *SETTINGS, "[0-9]*_*/*", "query_*/*", "document_*/*")
 MAX_BYTES = 1 << 20
 _EMBEDDING = "sentence_embedding"
 REMEDY = "download it again, or give --pooling"
@@ -90,6 +91,7 @@ class SentenceModules(NamedTuple):
             "document"; None: as `max_length`.
         tokens: of models with one vector per token, the `TokenModules` of `late_interaction`; their
             `after_pooling` are the modules that make vectors of hidden states.
+        sparse: of sparse encoders, the `SparseModules` of `sparse_modules`.
     """
 
     pooling: str = "mean"
@@ -107,6 +109,7 @@ class SentenceModules(NamedTuple):
     query_length: int | None = None
     document_length: int | None = None
     tokens: Any = None
+    sparse: Any = None
 
     def prompt(self, name_or_text: str | None) -> str:
         """Returns the prompt of this name, a text that is no name as it is, or for None, the
@@ -300,13 +303,17 @@ def read_settings(
     folder: Path,
     kind: type[TransformerFields] = TransformerFields,
     defaults: Mapping[str, Any] | None = None,
+    texts: Mapping[str, Any] = _TEXTS,
 ) -> Any:
-    """Reads the settings of the transformer in a folder, which has `defaults` for missing ones."""
+    """Reads the settings of the transformer in a folder, which has `defaults` for missing ones.
+
+    `texts` is the only value of `modality_config` that is followed.
+    """
     names = [name for name in SETTINGS if read_optional(folder / name)]
     file = folder / [*names, SETTINGS[0]][0]
     content = {**(defaults or {}), **read_optional(file)}
     settings = parsed(kind, file, content, strict=True)
-    if settings.modality_config not in (None, _TEXTS):
+    if settings.modality_config not in (None, texts):
         raise wrong(file, content, "modality_config", "which bertjax does not follow")
     return settings
 
@@ -432,21 +439,35 @@ def modules_of(directory: Path) -> list[tuple[str, str]]:
     modules = []
     for index, module in enumerate(read_json(directory / MODULES, REMEDY, MAX_BYTES, list)):
         fields = module if isinstance(module, dict) else {}
-        kind = str(fields.get("type"))
-        if kind.startswith("sentence_transformers."):
-            kind = kind.rpartition(".")[2]
-        path = str(fields.get("path") or "")
-        parts = Path(path).parts
-        is_outside = ".." in parts or Path(path).is_absolute()
-        if is_outside or len(path) > 60 or "\0" in path:
-            raise ValueError(
-                f"{directory / MODULES} names the folder {brief(path, 60)!r}: correct it."
-            )
-        folder = "/".join(parts)
+        kind, folder = _named(fields.get("type"), fields.get("path"), directory / MODULES)
         if index and not folder:
             folder = f"{index}_{kind}"
         modules.append((kind, folder))
     return modules
+
+
+def _named(kind: Any, path: Any, file: Path) -> tuple[str, str]:
+    """Returns (class, folder) of a module that `file` describes."""
+    kind = str(kind)
+    if kind.startswith("sentence_transformers."):
+        kind = kind.rpartition(".")[2]
+    path = str(path or "")
+    parts = Path(path).parts
+    is_outside = ".." in parts or Path(path).is_absolute()
+    if is_outside or len(path) > 60 or "\0" in path:
+        raise ValueError(f"{file} names the folder {brief(path, 60)!r}: correct it.")
+    return kind, "/".join(parts)
+
+
+def routes_of(directory: Path) -> dict[str, list[tuple[str, str]]]:
+    """Returns {route: (class, folder) of each module} of a Router; {} if there is none."""
+    file = directory / ROUTER
+    content = read_optional(file)
+    types = content.get("types") or {}
+    routes = {}
+    for route, names in (content.get("structure") or {}).items():
+        routes[route] = [_named(types.get(name), name, file) for name in names]
+    return routes
 
 
 def read_optional(file: Path) -> dict[str, Any]:
@@ -482,9 +503,12 @@ def read_pooling(file: Path) -> tuple[str, bool]:
 
 def transformer_folder(directory: Path) -> Path:
     """Returns the folder of the transformer of `modules.json`; without this file, `directory`."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
+    with contextlib.suppress(OSError, ValueError, IndexError, AttributeError, TypeError):
         if (directory / MODULES).is_file():
-            return directory / modules_of(directory)[0][1]
+            kind, folder = modules_of(directory)[0]
+            if kind == "Router":
+                folder = routes_of(directory).get("document", [(kind, folder)])[0][1]
+            return directory / folder
     return directory
 
 
@@ -513,9 +537,12 @@ def sentence_files(directory: Path) -> dict[str, bytes]:
     root = transformer_folder(directory)
     modules = modules_of(directory)
     files = [directory / MODULES, directory / MODEL]
-    files += [root / name for name in SETTINGS]
-    for _, folder in modules[1:]:
-        files += sorted((directory / folder).rglob("*"))
+    files += [directory / ROUTER, *(root / name for name in SETTINGS)]
+    for routed in routes_of(directory).values():
+        modules += routed
+    for folder in {folder: None for _, folder in modules}:
+        if directory / folder not in (root, directory):
+            files += sorted((directory / folder).rglob("*"))
     contents = {}
     for file in files:
         if file.is_file():
@@ -525,6 +552,10 @@ def sentence_files(directory: Path) -> dict[str, bytes]:
         described = json.loads(contents[MODULES])
         described[0]["path"] = ""
         contents[MODULES] = json.dumps(described, indent=2).encode()
+    if root != directory and ROUTER in contents:
+        # The transformer of the copy is beside the file.
+        name = json.dumps(root.relative_to(directory).as_posix()).encode()
+        contents[ROUTER] = contents[ROUTER].replace(name, b'"."')
     return contents
 
 
@@ -602,23 +633,11 @@ def files_of_head(
         modules.append(SentenceModule("Normalize"))
     is_table = model.config.is_static
     if is_table:
-        table = [_row(0, STATIC, "")]
+        table = [module_row(0, STATIC, "")]
     else:
-        table = [_row(0, "Transformer", ""), _row(1, "Pooling", "1_Pooling")]
-    settings = {"max_seq_length": max_length, "do_lower_case": kept.lower_case}
-    for name in LENGTHS:  # fields that versions of sentence-transformers before 6 do not know
-        length = getattr(kept, name)
-        if length:
-            settings[name] = min(length, max_length)
-    prompts = {}
-    for name, prompt in kept.prompts.items():
-        if prompt or name not in _NO_PROMPTS:
-            prompts[name] = prompt
-    described = {
-        "prompts": prompts,
-        "default_prompt_name": kept.default_prompt,
-        "similarity_fn_name": kept.similarity,
-    }
+        table = [module_row(0, "Transformer", ""), module_row(1, "Pooling", "1_Pooling")]
+    settings = text_settings(kept, max_length)
+    described = described_model(kept)
     if kept.truncate_dim:
         described["truncate_dim"] = kept.truncate_dim
     contents: dict[str, Any] = {MODULES: table, MODEL: described}
@@ -629,7 +648,7 @@ def files_of_head(
     for index, module in enumerate(modules, len(table)):
         folder = f"{index}_{module.kind}"
         folders.append(folder)
-        table.append(_row(index, module.kind, folder))
+        table.append(module_row(index, module.kind, folder))
         if module.kind != "Normalize":
             contents[f"{folder}/config.json"] = module_config(module, size)
         size = module.out_features or size
@@ -637,7 +656,31 @@ def files_of_head(
     return texts | module_weights(model.after_pooling, folders, params)
 
 
-def _row(index: int, kind: str, folder: str) -> dict[str, Any]:
+def text_settings(kept: SentenceModules, max_length: int) -> dict[str, Any]:
+    """Returns the settings of a transformer: how texts are truncated and lower-cased."""
+    settings: dict[str, Any] = {"max_seq_length": max_length, "do_lower_case": kept.lower_case}
+    for name in LENGTHS:  # fields that versions of sentence-transformers before 6 do not know
+        length = getattr(kept, name)
+        if length:
+            settings[name] = min(length, max_length)
+    return settings
+
+
+def described_model(kept: SentenceModules) -> dict[str, Any]:
+    """Returns the config of a model: its prompts and its similarity."""
+    prompts = {}
+    for name, prompt in kept.prompts.items():
+        if prompt or name not in _NO_PROMPTS:
+            prompts[name] = prompt
+    return {
+        "prompts": prompts,
+        "default_prompt_name": kept.default_prompt,
+        "similarity_fn_name": kept.similarity,
+    }
+
+
+def module_row(index: int, kind: str, folder: str) -> dict[str, Any]:
+    """Returns the entry of a module in `modules.json`."""
     kind = f"sentence_transformers.models.{kind}"
     return {"idx": index, "name": str(index), "path": folder, "type": kind}
 

@@ -21,7 +21,14 @@ from bertjax.model.recipe import flattened, nested
 from bertjax.shipped import shipped_model
 from bertjax.tokenization import TOKENIZER_FILES, VOCABULARY_FILES, Tokenizer, load_tokenizer
 from bertjax.tokenization.static import StaticTokenizer
-from bertjax.weights import adapters, hf, late_interaction, names, sentence_transformers
+from bertjax.weights import (
+    adapters,
+    hf,
+    late_interaction,
+    names,
+    sentence_transformers,
+    sparse_modules,
+)
 from bertjax.weights.families import FAMILIES, architecture
 from bertjax.weights.fill import param_shapes
 from bertjax.weights.sentence_transformers import Read, SentenceModules
@@ -68,6 +75,8 @@ def usage_of(directory: Path) -> Usage:
 def _modules_in(directory: Path) -> SentenceModules | None:
     if late_interaction.reads(directory):
         return late_interaction.read_token_modules(directory)
+    if sparse_modules.reads(directory):
+        return sparse_modules.read_sparse_modules(directory)
     return sentence_transformers.read_sentence_modules(directory)
 
 

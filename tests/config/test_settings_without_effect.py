@@ -17,9 +17,9 @@ GLUE_CLASSES = {"cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli", "a
 ALL_GLUE = {*GLUE_CLASSES, "stsb", "glue"}
 SQUAD = {"squad", "squad2"}
 OFFICIAL = {*ALL_GLUE, *SQUAD, "swag", "conll"}
-TABLES = {"classify", "regress", "tag", "choice", "embed", "colbert", "rerank"}
+TABLES = {"classify", "regress", "tag", "choice", "embed", "sparse", "colbert", "rerank"}
 OWN = {*TABLES, "qa"}
-EMBEDDERS = {"embed", "colbert"}
+EMBEDDERS = {"embed", "sparse", "colbert"}
 RETRIEVAL = {*EMBEDDERS, "rerank"}
 CLASSES = {*GLUE_CLASSES, "classify"}
 TAGS = {"tag", "conll"}
@@ -43,6 +43,9 @@ OWNERS = {
     **dict.fromkeys(("pooling", "normalize", "matryoshka", "false_negative_margin"), {"embed"}),
     **dict.fromkeys(("query_prompt", "document_prompt"), EMBEDDERS),
     **dict.fromkeys(("retrieval_dir", "keep_same_id"), EMBEDDERS),
+    **dict.fromkeys(("queries", "splade_pooling", "splade_activation"), {"sparse"}),
+    **dict.fromkeys(("query_regularizer_weight", "document_regularizer_weight"), {"sparse"}),
+    "regularizer_warmup": {"sparse"},
     **dict.fromkeys(("similarity", "vector_size", "skip_punctuation"), {"colbert"}),
     **dict.fromkeys(("query_expansion", "attend_expansion"), {"colbert"}),
     **dict.fromkeys(("query_length", "document_length"), {"colbert"}),
@@ -57,6 +60,9 @@ VALUES = {
     **{"false_negative_margin": "0.1", "matryoshka": "8", "label_smoothing": "0.1"},
     **{"class_weights": "balanced", "drop_leaks": "dev", "similarity": "maxsim"},
     **{"vector_size": "8", "query_expansion": "min", "query_length": "8", "document_length": "8"},
+    **{"splade_pooling": "sum", "splade_activation": "relu", "regularizer_warmup": "0.1"},
+    **{"query_regularizer_weight": "0.1", "document_regularizer_weight": "0.1"},
+    "queries": "static",
 }
 
 

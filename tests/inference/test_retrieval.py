@@ -389,7 +389,7 @@ def test_other_columns_of_ids_are_named_by_a_flag(beir, capsys, monkeypatch):
         assert found == expected
     with pytest.raises(ValueError, match="no file has the column 'mind' of --id_column"):
         beir_collection(beir, "test", id_column="mind")
-    kind = types.SimpleNamespace(open=None)
+    kind = types.SimpleNamespace(open=None, metrics=dict)
     monkeypatch.setattr("bertjax.weights.load_model", lambda *_: None)
     monkeypatch.setattr(
         "bertjax.inference.pretrained.Pretrained", lambda _: types.SimpleNamespace(loaded=None)

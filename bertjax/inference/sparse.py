@@ -1,0 +1,395 @@
+"""Sparse embeddings of texts: their files, and exact search by sparse products.
+
+Array shapes: V words of the vocabulary, N queries, P passages.
+"""
+
+import dataclasses
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from scipy import sparse
+
+import bertjax
+from bertjax.base.checked import Count, check
+from bertjax.base.files import writing
+from bertjax.data.batches.batch import Feature
+from bertjax.inference.embedder import ROLES
+from bertjax.inference.output_files import PartialFolder, remove
+from bertjax.inference.predictor import (
+    compiled_program,
+    for_inference,
+    inference_params,
+    packed_pieces,
+    read_behind,
+    read_head,
+)
+from bertjax.model.heads import BertForSparseEmbedding
+from bertjax.tasks.embedding import lower_cased
+from bertjax.tasks.sparse import Activity, most_active, normalized
+from bertjax.weights import LoadedModel
+from bertjax.weights.load import with_masked_lm
+from bertjax.weights.sparse_modules import SPECIAL_TOKENS, SparseModules
+
+Weights = Any  # a SciPy CSR array
+
+
+class SparseEmbedder:
+    """Computes the weights of the words for each text, for a model whose files say how.
+
+    Args:
+        loaded: a model with `SparseModules` in its files, of any head.
+        batch_size: as in `Pretrained.predict`.
+        max_length: maximum number of tokens per text; None: as the files say.
+        max_active_dims: the number of the highest weights that are kept; None: as the files say, or
+            all.
+        prompt: "query" or "document", which also say how the text is encoded; the name of another
+            prompt, or a text to put before each text; None: the default prompt.
+
+    Attributes:
+        size: V.
+        settings: everything besides model and text that determines weights, as JSON values.
+
+    Raises:
+        ValueError: an argument does not fit the model, or its files lack the masked LM head.
+    """
+
+    suffixes = (".npz", ".jsonl")
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        batch_size: int | None = None,
+        max_length: int | None = None,
+        max_active_dims: int | None = None,
+        prompt: str | None = None,
+    ):
+        check("batch_size", batch_size, Count | None)
+        check("max_active_dims", max_active_dims, Count | None)
+        check("prompt", prompt, str | None)
+        where = loaded.source.where
+        longest = loaded.config.max_length
+        if max_length is not None and not SPECIAL_TOKENS <= max_length <= longest:
+            raise ValueError(
+                f"max_length={max_length}, but {where} reads 2 to {longest} tokens: choose a value "
+                "in this range."
+            )
+        modules: Any = loaded.source.usage.modules.result()
+        own: SparseModules = modules.sparse
+        if "predictions" not in loaded.model.parts:
+            loaded = with_masked_lm(loaded, "sparse")
+        if "predictions" in loaded.absent:
+            raise ValueError(f"{where} has no masked LM head, which makes sparse embeddings.")
+        role = prompt if prompt in ROLES else own.default_route
+        self.size = loaded.config.vocab_size
+        self.similarity = modules.similarity
+        self.truncated = 0
+        # Called with the number of texts of each batch that is finished.
+        self.after_batch: Callable[[int], None] = lambda count: None
+        self.activity = Activity()
+        self.role = role
+        self._limit = longest
+        self._batch_size = batch_size
+        self._count = max_active_dims or own.max_active_dims
+        self._prompt = modules.prompt(prompt)
+        self._tokenizer = loaded.tokenizer
+        self._static: np.ndarray | None = None
+        lengths = {"query": modules.query_length, "document": modules.document_length}
+        usual = lengths.get(str(prompt)) or modules.max_length or loaded.max_length
+        if role == "query" and own.query_weights is not None:
+            self._static = np.asarray(loaded.params.get("query_weights", own.query_weights))
+            usual = (own.query_tokens or usual) + SPECIAL_TOKENS
+            longest = usual
+        elif modules.lower_case:
+            self._tokenizer = lower_cased(self._tokenizer)
+        self.max_length = int(max_length or min(usual, longest))
+        model = BertForSparseEmbedding(
+            dataclasses.replace(loaded.config, add_pooling_layer=False),
+            loaded.model.dtype,
+            attention_kernel=loaded.model.attention_kernel,
+            pooling=own.pooling,
+            activation=own.activation,
+        )
+        parts = ("bert", "predictions", "head")
+        params = {name: loaded.params[name] for name in parts if name in loaded.params}
+        self._params = inference_params(params, loaded.model)
+        self._program = compiled_program(for_inference(model), read_head)
+        static = None if self._static is None else zlib.crc32(self._static.tobytes())
+        self.settings = {
+            "version": bertjax.__version__,
+            "pooling": [own.pooling, own.activation, self._count],
+            "static": static,
+            "prompt": [self._prompt, role, modules.lower_case],
+            "max_length": self.max_length,
+            "device": jax.local_devices()[0].device_kind,
+        }
+
+    def __call__(self, texts: Sequence[str]) -> Weights:
+        """Returns the weights of texts, a float32 array [len(texts), V]; truncates long texts."""
+        prompted = [self._prompt + text for text in texts]
+        rows = self._tokenizer.encode_prompts(prompted, self.max_length)
+        self.truncated += sum(len(row) >= self.max_length for row in rows)
+        if self._static is not None:
+            weights = self._of_words(rows, self._static)
+            self.after_batch(len(texts))
+        else:
+            weights = self._of_model(rows)
+        weights = most_active(weights, self._count)
+        self.activity.add(self.role, weights)
+        return weights
+
+    def _of_words(self, rows: Sequence[Sequence[int]], static: np.ndarray) -> Weights:
+        words = [np.unique(np.array(row[1:-1], np.int32)) for row in rows]
+        words = [ids[static[ids] != 0] for ids in words]
+        bounds = np.cumsum([0, *map(len, words)])
+        ids = np.concatenate([np.zeros(0, np.int32), *words])
+        shape = (len(rows), self.size)
+        return sparse.csr_array((static[ids].astype(np.float32), ids, bounds), shape)
+
+    def _of_model(self, rows: Sequence[Sequence[int]]) -> Weights:
+        features = []
+        for row in rows:
+            ids = np.asarray(row, np.int32)
+            features.append(Feature(ids, (len(ids),), (len(ids),), None))
+        pieces = packed_pieces(
+            features,
+            limit=self._limit,
+            pad_token_id=self._tokenizer.pad_token_id,
+            batch_size=self._batch_size,
+        )
+        started = ((piece, self._program(self._params, piece.batch)) for piece in pieces)
+        parts = [sparse.csr_array((0, self.size), dtype=np.float32)]
+        order: list[int] = []
+        for piece, outputs in read_behind(started):
+            dense = np.asarray(outputs["sentence_embedding"])
+            places = [(place.row, place.slot) for place in piece.placements.values()]
+            of_rows, slots = zip(*places, strict=True)
+            parts.append(sparse.csr_array(dense[list(of_rows), list(slots)]))
+            order.extend(piece.placements)
+            self.after_batch(len(places))
+        weights: Weights = sparse.vstack(parts, "csr")
+        return weights[np.argsort(order)]
+
+    def partial(self, path: Path) -> "PartialWeights":
+        """Opens the file of the weights of a command that may be interrupted."""
+        return PartialWeights(path, self.size)
+
+    def finish(self, partial: Path, output: Path, texts: Iterable[str]) -> None:
+        """Writes `output` from the complete partial one: .npz, or lines {token: weight}."""
+        weights = PartialWeights(partial, self.size)
+        with writing(output) as temporary:
+            if output.suffix == ".npz":
+                _write_npz(weights, temporary)
+            else:
+                _write_lines(weights, temporary, self._tokenizer.tokens)
+        weights.remove()
+
+
+def sparse_embedders(
+    loaded: LoadedModel, *, max_length: int | Mapping[str, int] | None = None, **options: Any
+) -> dict[str, SparseEmbedder]:
+    """Returns the embedders of the roles, as `retrieval.embedders`."""
+    encoders = {}
+    for role in ROLES:
+        length = max_length[role] if isinstance(max_length, Mapping) else max_length
+        encoders[role] = SparseEmbedder(loaded, prompt=role, max_length=length, **options)
+    return encoders
+
+
+class PartialWeights(PartialFolder):
+    """A partial folder of the weights of texts, used as `PartialVectors` are.
+
+    Iterating yields the weights, in order, as SciPy CSR arrays of several texts.
+    """
+
+    def __init__(self, path: Path, size: int):
+        super().__init__(path)
+        self.size = size
+
+    def keep(self, count: int) -> None:
+        """Removes all but the weights of the first `count` texts, after which `write` appends."""
+        for file in self._files():
+            if int(file.stem) >= count:
+                file.unlink()
+        self.finished(count)
+
+    def write(self, weights: Weights) -> None:
+        """Appends the weights of texts, the rows of `weights`."""
+        sparse.save_npz(self.path / f"{self.done:012}.npz", weights, compressed=False)
+        self.finished(self.done + weights.shape[0])
+
+    def finish(self, count: int) -> None:
+        """Does nothing, since the number of texts is known."""
+
+    def remove(self) -> None:
+        """Removes the folder."""
+        remove(self.path)
+
+    def _files(self) -> list[Path]:
+        return sorted(self.path.glob("*.npz"))
+
+    def __iter__(self) -> Iterator[Weights]:
+        for file in self._files():
+            yield sparse.load_npz(file)
+
+
+def _write_npz(weights: PartialWeights, output: Path) -> None:
+    """Writes a CSR array as `scipy.sparse.save_npz` does, of which no more than a part is in
+    memory."""
+    lengths = [np.zeros(1, int), *(np.diff(part.indptr) for part in weights)]
+    bounds = np.cumsum(np.concatenate(lengths))
+    total = int(bounds[-1])
+    index = np.int64 if total > np.iinfo(np.int32).max else np.int32
+    small = {
+        "indptr": bounds.astype(index),
+        "shape": np.array([len(bounds) - 1, weights.size]),
+        "format": np.array(b"csr"),
+        "_is_array": np.array(True),
+    }
+    with zipfile.ZipFile(output, "x") as file:
+        for name, value in small.items():
+            with file.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, value)
+        for name, kind in (("indices", index), ("data", np.float32)):
+            described = {
+                "descr": np.lib.format.dtype_to_descr(np.dtype(kind)),
+                "fortran_order": False,
+                "shape": (total,),
+            }
+            with file.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array_header_1_0(member, described)
+                for part in weights:
+                    member.write(getattr(part, name).astype(kind).tobytes())
+
+
+def _write_lines(weights: PartialWeights, output: Path, tokens: Sequence[str]) -> None:
+    """Writes {token: weight} of each text as a line, the highest weights first."""
+    names = [token or f"[id {index}]" for index, token in enumerate(tokens)]
+    names += [f"[id {index}]" for index in range(len(tokens), weights.size)]
+    with output.open("x", encoding="utf-8") as file:
+        for part in weights:
+            for start, end in zip(part.indptr[:-1], part.indptr[1:], strict=True):
+                values = part.data[start:end]
+                order = np.argsort(-values, kind="stable")
+                line = {}
+                for place in order.tolist():
+                    line[names[part.indices[start + place]]] = float(values[place])
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+# Queries, and passages, whose scores are in memory at once.
+QUERIES, PASSAGES = 512, 2048
+
+
+class SparseIndex:
+    """An `Index` of the weights of words, searched by sparse products in blocks, exactly.
+
+    The files of the folder hold transposed blocks [V, PASSAGES], which are inverted indices: a
+    product reads the entries of the words of the queries alone. `embed` are the `SparseEmbedder`s
+    of the roles.
+    """
+
+    def __init__(
+        self, embed: Mapping[str, SparseEmbedder], folder: Path, count: int, *, cosine: bool
+    ):
+        self._embed = embed
+        self._folder = folder
+        self._count = count
+        self._cosine = cosine
+
+    def add(self, rows: np.ndarray, texts: Sequence[str]) -> None:
+        """Writes the weights of passages, in files that are named by the first of their places."""
+        for start in range(0, len(texts), PASSAGES):
+            places = np.asarray(rows[start : start + PASSAGES])
+            weights = self._weights("document", texts[start : start + PASSAGES])
+            name = self._folder / f"{places[0]:012}.npz"
+            sparse.save_npz(name, weights.T.tocsr(), compressed=False)
+            np.save(name.with_suffix(".npy"), places)
+
+    def _weights(self, role: str, texts: Sequence[str]) -> Weights:
+        weights = self._embed[role](texts)
+        return normalized(weights) if self._cosine else weights
+
+    def _blocks(self) -> Iterator[tuple[Weights, np.ndarray]]:
+        """Yields (transposed weights [V, n], places [n]) of the passages in each file."""
+        for name in sorted(self._folder.glob("*.npz")):
+            yield sparse.load_npz(name), np.load(name.with_suffix(".npy"))
+
+    def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Searches by `search_blocks`."""
+        weights = self._weights("query", queries)
+        k = min(k, self._count)
+        scores = np.empty((len(queries), k), np.float32)
+        places = np.empty((len(queries), k), np.int32)
+        for first in range(0, len(queries), QUERIES):
+            block = slice(first, first + QUERIES)
+            scores[block], places[block] = search_blocks(weights[block], self._blocks(), k)
+        finite = np.isfinite(scores).all(axis=1)
+        if not finite.all():
+            raise ValueError(
+                f"The scores of query {finite.argmin()} (from 0) are not finite, because a weight "
+                "of it or of a passage is not: check the weights of the model."
+            )
+        return scores, places
+
+    def scores(self, queries: Sequence[str], places: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Reads all blocks, since a passage may be in any of them."""
+        weights = self._weights("query", queries)
+        lengths = [len(of_query) for of_query in places]
+        rows = np.repeat(np.arange(len(queries)), lengths)
+        wanted = np.array([place for of_query in places for place in of_query], int)
+        values = np.zeros(len(wanted), np.float32)
+        column = np.empty(self._count, int)
+        for block, of_block in self._blocks():
+            column[:] = -1
+            column[of_block] = np.arange(len(of_block))
+            present = np.flatnonzero(column[wanted] >= 0)
+            products = (weights @ block).toarray()
+            values[present] = products[rows[present], column[wanted[present]]]
+        return np.split(values, np.cumsum(lengths)[:-1])
+
+
+def search_blocks(
+    queries: Weights, blocks: Iterable[tuple[Weights, np.ndarray]], k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the `k` passages with the highest products for each query: ([N, k], [N, k]).
+
+    `blocks` yields (transposed weights [V, n], places int [n]); there must be `k` passages. Of
+    equal scores, the lower place comes first.
+    """
+    count = queries.shape[0]
+    best = np.full((count, k), np.iinfo(np.int64).min)
+    lowest = np.full(count, -np.inf, np.float32)
+    for block, places in blocks:
+        scores = (queries @ block).toarray()
+        # Not `<`, which is false for NaN.
+        found = np.flatnonzero(~(scores.max(axis=1) < lowest))
+        keys = np.concatenate([best[found], _keys(scores[found], places)], axis=1)
+        best[found] = np.partition(keys, -k, axis=1)[:, -k:]
+        if best[found].min(initial=0) > np.iinfo(np.int64).min:
+            lowest[found] = _scores_of(best[found].min(axis=1))
+    best = np.sort(best, axis=1)[:, ::-1]
+    return _scores_of(best), (_LAST - (best & _LAST)).astype(np.int32)
+
+
+_LAST = (1 << 32) - 1
+
+
+def _keys(scores: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Returns whole numbers, int64, in the order of scores and, if they are equal, of places.
+
+    The bits of floats above 0 grow with them, and those of floats below 0 shrink.
+    """
+    bits = (scores + np.float32(0)).view(np.int32)  # which makes 0 of -0
+    ordered = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits).astype(np.int64)
+    return (ordered << 32) | (_LAST - places.astype(np.int64))
+
+
+def _scores_of(keys: np.ndarray) -> np.ndarray:
+    ordered = (keys >> 32).astype(np.int32)
+    return np.where(ordered < 0, ordered ^ 0x7FFFFFFF, ordered).astype(np.int32).view(np.float32)

@@ -1,0 +1,219 @@
+"""Losses of sparse embeddings and their gradients are those of sentence-transformers.
+
+Its own losses are the reference, on the same weights and batch without dropout, and its training
+is, step by step.
+"""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.config import MeshConfig, Phase
+from bertjax.config.finetune_config import FinetuneConfig
+from bertjax.data.batches.batch import Feature
+from bertjax.devices import sharding
+from bertjax.model import sparse_embedding
+from bertjax.model.recipe import flattened
+from bertjax.model.sparse_embedding import with_warmup
+from bertjax.tasks.sparse import SparseOptions
+from bertjax.tasks.training_data import Labels, row_shape
+from bertjax.train.program import Program
+from bertjax.train.step import GlobalLoss, device_axis
+from bertjax.weights import load_model
+from bertjax.weights.families import config_from_hf
+from bertjax.weights.names import to_hf
+from tests.rows import make_batch
+from tests.steps import gradients_of
+
+EXAMPLES, TEXTS, ROWS = 12, 3, 16
+KINDS = {"contrastive": "contrastive", "margin": "distilled", "kl": "distilled"}
+
+
+def options_of(loss, **changes):
+    changes = {"temperature": None if loss == "margin" else 2.0} | changes
+    return SparseOptions(
+        loss=loss, query_regularizer_weight=0.02, document_regularizer_weight=0.03, **changes
+    )
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(sparse_embedding, "BLOCK", 32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, one_layer_config, tokenizer, written):
+    """A masked LM without dropout."""
+    config = dataclasses.replace(one_layer_config, vocab_size=tokenizer.vocab_size)
+    config = config.with_dropout(0.0)
+    folder = tmp_path_factory.mktemp("masked_lm") / "model"
+    return written(folder, config, "masked_lm", tokenizer, spread=0.1)
+
+
+@pytest.fixture(scope="module")
+def library(folder):
+    """A sparse encoder of sentence-transformers with the weights of `folder`."""
+    pytest.importorskip("torch", reason="the extra `parity` is not installed")
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sparse_encoder import SparseEncoder
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    transformer = Transformer(str(folder), transformer_task="fill-mask")
+    return SparseEncoder(modules=[transformer, SpladePooling()], device="cpu")
+
+
+def texts_of(count, seed):
+    rng = np.random.default_rng(seed)
+    return [
+        [rng.integers(5, 100, int(rng.integers(3, 10))) for _ in range(TEXTS)] for _ in range(count)
+    ]
+
+
+def features_of(texts, loss, scores):
+    features = []
+    for row, (texts_of_row, of_row) in enumerate(zip(texts, scores, strict=True)):
+        labels = np.arange(TEXTS * row, TEXTS * (row + 1), dtype=np.int32)
+        if loss != "contrastive":
+            labels = of_row.astype(np.float32)
+        lengths = tuple(map(len, texts_of_row))
+        ids = np.concatenate(texts_of_row).astype(np.int32)
+        features.append(Feature(ids, lengths, lengths, labels))
+    return features
+
+
+def batch_of(texts, loss, scores, length):
+    shape = row_shape(length, TEXTS, (ROWS,))
+    labels = Labels(KINDS[loss], num_choices=TEXTS)
+    return make_batch(features_of(texts, loss, scores), shape, labels, 0)[0]
+
+
+def their_loss(model, loss, texts, scores, weights=(0.02, 0.03)):
+    """The sum of the losses of SpladeLoss, on which `backward` can be called."""
+    import torch
+    from sentence_transformers.sparse_encoder import losses
+
+    base = {
+        "contrastive": lambda: losses.SparseMultipleNegativesRankingLoss(model, scale=0.5),
+        "margin": lambda: losses.SparseMarginMSELoss(model),
+        "kl": lambda: losses.SparseDistillKLDivLoss(model, temperature=2.0),
+    }[loss]()
+    query, document = weights
+    splade = losses.SpladeLoss(
+        model, base, query_regularizer_weight=query, document_regularizer_weight=document
+    )
+    columns = []
+    for column in zip(*texts, strict=True):
+        ids = np.zeros((len(column), max(map(len, column))), int)
+        for row, text in enumerate(column):
+            ids[row, : len(text)] = text
+        ids = torch.tensor(ids)
+        columns.append({"input_ids": ids, "attention_mask": (ids > 0).long()})
+    parts = splade(columns, torch.tensor(np.array(scores), dtype=torch.float32))
+    return sum(parts.values())
+
+
+def mesh_of(devices):
+    return sharding.make_mesh(MeshConfig(), jax.devices()[:devices])
+
+
+def ours(loaded, loss, batch, devices=1, steps=1):
+    mesh = mesh_of(devices)
+    axis = device_axis(mesh)
+    objective = loaded.model.objective(KINDS[loss], options_of(loss))
+    loss_fn = GlobalLoss(loaded.model, objective, EXAMPLES, steps, axis, devices if axis else 1)
+    return gradients_of(loss_fn, objective, loaded.params, batch, mesh, 1)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("loss", ["contrastive", "margin", "kl"])
+@pytest.mark.parametrize(
+    ("length", "devices", "steps"),
+    [
+        (16 * TEXTS, 1, 1),
+        pytest.param(128, 1, 2, marks=pytest.mark.slow),
+        pytest.param(128, 8, 2, marks=pytest.mark.slow),
+        pytest.param(16 * TEXTS, 8, 1, marks=pytest.mark.slow),
+    ],
+)
+def test_losses_and_gradients_are_those_of_the_library(
+    library, folder, loss, length, devices, steps
+):
+    texts = texts_of(EXAMPLES, 0)
+    scores = np.random.default_rng(1).normal(size=(EXAMPLES, TEXTS - 1)) * 3
+    loaded = load_model(folder, "sparse")
+    found, _, gradients = ours(loaded, loss, batch_of(texts, loss, scores, length), devices, steps)
+    library.train()  # its pooling in evaluation has no gradient; dropout rates are 0
+    library.zero_grad()
+    expected = their_loss(library, loss, texts, scores)
+    expected.backward()
+    np.testing.assert_allclose(found, expected.item(), rtol=1e-6)
+    compare(gradients, library[0].model, lambda parameter: parameter.grad)
+
+
+def compare(tree, model, read, tolerance=1e-5):
+    """Compares a tree of parameters or gradients with those of a model of transformers."""
+    flat = flattened(jax.device_get(tree))
+    theirs = dict(model.named_parameters())
+    largest = max(np.abs(x).max() for x in flat.values())
+    seen = set()
+    for name, value in to_hf(flat, config_from_hf(model.config.to_dict())):
+        if name in theirs:
+            seen.add(name)
+            expected = read(theirs[name]).detach().numpy()
+            np.testing.assert_allclose(value, expected, atol=tolerance * max(1.0, largest))
+    assert seen == theirs.keys()
+
+
+STEPS, PEAK = 50, 2e-4
+
+
+@pytest.mark.parity
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["contrastive", "margin", "kl"])
+def test_fifty_steps_have_the_losses_of_the_library(library, folder, loss):
+    import torch
+
+    from bertjax.config import OptimizerConfig
+
+    loaded = load_model(folder, "sparse")
+    optimizer = OptimizerConfig(
+        recipe="adamw", learning_rate=PEAK, warmup_steps=5, weight_decay=0.0
+    )
+    objective = loaded.model.objective(KINDS[loss], options_of(loss))
+    warm = STEPS // 3
+    program = Program(
+        FinetuneConfig(task="sparse", optimizer=optimizer),
+        loaded.model,
+        with_warmup(objective, warm),
+        (Phase(num_steps=STEPS, max_length=16 * TEXTS, batch_size=EXAMPLES),),
+        mesh_of(1),
+    )
+    step = program.train_step(1)
+    state = program.new_state(loaded.params)
+    library[0].model.load_state_dict(
+        type(library[0].model).from_pretrained(str(folder)).state_dict()
+    )
+    library.train()  # its pooling in evaluation has no gradient; dropout rates are 0
+    torch_optimizer = torch.optim.AdamW(
+        library.parameters(), betas=(optimizer.b1, optimizer.b2), eps=optimizer.eps, weight_decay=0
+    )
+    worst = 0.0
+    for number in range(STEPS):
+        texts = texts_of(EXAMPLES, number)
+        scores = np.random.default_rng(number).normal(size=(EXAMPLES, TEXTS - 1)) * 3
+        batch = batch_of(texts, loss, scores, 16 * TEXTS)
+        state, metrics = step(state, batch, np.uint32(0), None)
+        share = min(number / warm, 1.0) ** 2
+        torch_optimizer.zero_grad()
+        expected = their_loss(library, loss, texts, scores, (0.02 * share, 0.03 * share))
+        expected.backward()
+        torch.nn.utils.clip_grad_norm_(library.parameters(), optimizer.max_grad_norm)
+        for group in torch_optimizer.param_groups:
+            group["lr"] = float(metrics["learning_rate"])
+        torch_optimizer.step()
+        worst = max(worst, abs(float(metrics["loss"]) / expected.item() - 1))
+    print(f"{loss}: the largest relative difference of {STEPS} losses is {worst:.1e}")
+    assert worst < 1e-4
