@@ -222,7 +222,7 @@ def change(file, **values):
         ("sentence_bert_config.json", {"query_expansion": {"length": 3}}, "query_expansion"),
         ("config_sentence_transformers.json", {"max_active_dims": 0}, "max_active_dims=0"),
         ("config_sentence_transformers.json", {"model_type": "SentenceTransformer"}, "model_type"),
-        ("router_config.json", {"structure": {"query": ["."]}}, "routes"),
+        ("router_config.json", {"structure": {"query": ["document_1_SpladePooling"]}}, "routes"),
         ("router_config.json", {"parameters": {"route_mappings": {"a": "b"}}}, "route_mappings"),
         ("router_config.json", {"parameters": {"allow_empty_key": False}}, "default_route"),
     ],
