@@ -13,13 +13,16 @@ import jax
 import numpy as np
 
 from bertjax.base.checked import Count, check
-from bertjax.inference.embedder import Embedder
+from bertjax.base.lock import scratch_folder
+from bertjax.inference.embedder import ROLES, Embedder, windows
+from bertjax.inference.indexes import index_of
 from bertjax.inference.pretrained import Pretrained, load_pretrained
 from bertjax.model.recipe import flattened
 from bertjax.tasks.embedding import similarities
 from bertjax.tasks.reranking import ranking_task
 from bertjax.tasks.task import Example
-from bertjax.weights.sentence_transformers import SentenceModules
+from bertjax.weights import LoadedModel
+from bertjax.weights.sentence_transformers import Read, SentenceModules
 
 
 def mteb_model(
@@ -29,12 +32,13 @@ def mteb_model(
     revision: str | None = None,
     batch_size: int | None = None,
 ) -> Any:
-    """Loads a model that `mteb.evaluate` takes: an embedder, or a cross-encoder.
+    """Loads a model that `mteb.evaluate` takes: an embedder of any kind, or a cross-encoder.
 
         model = bertjax.mteb_model("runs/embed/model", name="me/my-embedder")
         results = mteb.evaluate(model, mteb.get_tasks(tasks=["STSBenchmark", "NFCorpus"]))
 
-    A model with a classifier of pairs is a cross-encoder, any other one an embedder. Prompts are
+    A model with a classifier of pairs is a cross-encoder, any other one an embedder; one with a
+    vector per token searches by itself, and has no other tasks than these searches. Prompts are
     those of its files that MTEB chooses by the name and type of a task, and by query or document.
 
     Args:
@@ -66,6 +70,9 @@ def mteb_model(
     }
     if model.head == "sequence_classification":
         return _CrossEncoder(model, batch_size, described)
+    modules = model.loaded.source.usage.modules.result()
+    if modules is not None and modules.tokens is not None:
+        return _LateInteraction(model, batch_size, described)
     return _DenseEncoder(model, batch_size, described)
 
 
@@ -124,6 +131,106 @@ class _CrossEncoder:
         return np.array([prediction["score"] for _, prediction in predictions])
 
 
+class _Prompts:
+    """The prompts of a model's files, of which MTEB chooses one for a task."""
+
+    def __init__(self, modules: SentenceModules | None):
+        modules = modules or SentenceModules()
+        self._texts = modules.prompts
+        self._mteb = importlib.import_module("mteb.models.abs_encoder")
+        # MTEB ignores, with a warning, the prompts whose names are no tasks of its own.
+        self._known, _ = self._mteb.AbsEncoder.validate_task_to_prompt_name(
+            {**modules.prompts}, raise_for_invalid_keys=False
+        )
+
+    def name(self, task_metadata: Any, prompt_type: Any) -> str | None:
+        """Returns the name of the prompt; None: the default prompt."""
+        return self._mteb.get_prompt_name(self._known, task_metadata, prompt_type)
+
+    def of_roles(self, task_metadata: Any) -> dict[str, str]:
+        """Returns the texts before queries and documents."""
+        types = importlib.import_module("mteb.types").PromptType
+        texts = {}
+        for role in ROLES:
+            name = self.name(task_metadata, types(role))
+            texts[role] = self._texts[str(name)]
+        return texts
+
+
+class _LateInteraction:
+    """MTEB's SearchProtocol: a search of its own, exactly by MaxSim."""
+
+    def __init__(self, model: Pretrained, batch_size: int | None, described: dict[str, Any]):
+        self._loaded = model.loaded
+        self._batch_size = batch_size
+        self._prompts = _Prompts(self._loaded.source.usage.modules.result())
+        self._corpus: Any = None
+        document = index_of(self._loaded).encoders["document"]
+        self.mteb_model_meta = _meta(
+            **described,
+            model_type=["late-interaction"],
+            similarity_fn_name="MaxSim",
+            max_tokens=document.max_length,
+            embed_dim=document.size,
+        )
+
+    def index(self, corpus: Any, **settings: Any) -> None:
+        """Takes the passages of a task, which `search` encodes."""
+        _check_precision(settings["encode_kwargs"])
+        self._corpus = corpus
+
+    def search(
+        self,
+        queries: Any,
+        *,
+        task_metadata: Any,
+        top_k: int,
+        top_ranked: Any = None,
+        num_proc: int | None = None,
+        **settings: Any,
+    ) -> dict[str, dict[str, float]]:
+        """Returns {query id: {passage id: score}} of the best `top_k` passages, or of those that
+        `top_ranked` names for each query."""
+        ids = list(self._corpus["id"])
+        query_ids = list(queries["id"])
+        of_task = {"task_metadata": task_metadata, "num_proc": num_proc}
+        query_texts = _texts_of_rows(queries, "query", **of_task)
+        with scratch_folder() as folder:
+            kind = index_of(self._with_prompts(task_metadata), batch_size=self._batch_size)
+            index = kind.open(folder, len(ids))
+            done = 0
+            for texts in windows(_texts_of_rows(self._corpus, "document", **of_task)):
+                index.add(np.arange(done, done + len(texts)), texts)
+                done += len(texts)
+            if top_ranked is None:
+                scores, places = index.search(query_texts, top_k)
+            else:
+                numbers = {id: number for number, id in enumerate(ids)}
+                places = []
+                for query in query_ids:
+                    places.append([numbers[id] for id in top_ranked.get(query, ())])
+                scores = index.scores(query_texts, places)
+        found = {}
+        for query, of_query, best in zip(query_ids, scores, places, strict=True):
+            passages = [ids[place] for place in best]
+            found[query] = dict(zip(passages, np.asarray(of_query).tolist(), strict=True))
+        return found
+
+    def _with_prompts(self, task_metadata: Any) -> LoadedModel:
+        source = self._loaded.source
+        modules: Any = source.usage.modules.result()
+        prompts = {**modules.prompts, **self._prompts.of_roles(task_metadata)}
+        usage = source.usage._replace(modules=Read(modules._replace(prompts=prompts)))
+        return self._loaded._replace(source=source._replace(usage=usage))
+
+
+def _texts_of_rows(rows: Any, role: str, **of_task: Any) -> list[str]:
+    """Returns the texts that MTEB makes of queries or passages, with titles and instructions."""
+    loaders = importlib.import_module("mteb._create_dataloaders")
+    types = importlib.import_module("mteb.types").PromptType
+    return _texts(loaders.create_dataloader(rows, prompt_type=types(role), **of_task))
+
+
 class _DenseEncoder:
     """MTEB's EncoderProtocol: vectors of texts, and how similar they are."""
 
@@ -131,11 +238,7 @@ class _DenseEncoder:
         self._model = model
         self._batch_size = batch_size
         self._modules = model.loaded.source.usage.modules.result() or SentenceModules()
-        self._mteb = importlib.import_module("mteb.models.abs_encoder")
-        # MTEB ignores, with a warning, the prompts whose names are no tasks of its own.
-        self._prompts, _ = self._mteb.AbsEncoder.validate_task_to_prompt_name(
-            {**self._modules.prompts}, raise_for_invalid_keys=False
-        )
+        self._prompts = _Prompts(self._modules)
         self._embedders: dict[tuple[str | None, str | None], Embedder] = {}
         embedder = self._embedder(None, None)
         self._similarity = embedder.similarity
@@ -159,7 +262,7 @@ class _DenseEncoder:
         `task_metadata` and `prompt_type` ("query", "document" or None) choose the prompt.
         """
         _check_precision(settings)
-        name = self._mteb.get_prompt_name(self._prompts, task_metadata, prompt_type)
+        name = self._prompts.name(task_metadata, prompt_type)
         role = None if prompt_type is None else str(prompt_type.value)
         return self._embedder(role, name)(_texts(inputs))
 

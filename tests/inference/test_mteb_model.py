@@ -123,6 +123,27 @@ def test_dense_scores_are_those_of_sentence_transformers(
     assert meta.name == "local/" + tmp_path.name and meta.similarity_fn_name.value == similarity
 
 
+@pytest.mark.filterwarnings("default")
+@pytest.mark.slow
+@pytest.mark.parity
+def test_scores_of_late_interaction_are_those_of_sentence_transformers(
+    mteb, tasks, one_layer, tmp_path
+):
+    library = pytest.importorskip("sentence_transformers")
+    theirs = library.MultiVectorEncoder(
+        str(one_layer), device="cpu", prompts={**PROMPTS, "Retrieval-query": "gh "}
+    )
+    theirs.save_pretrained(str(tmp_path / "model"))
+    ours = bertjax.mteb_model(tmp_path / "model")
+    theirs = library.MultiVectorEncoder(str(tmp_path / "model"), device="cpu")
+    for kind in ("retrieval", "reranking"):
+        found = scores_of(mteb, ours, tasks[kind])
+        expected = scores_of(mteb, theirs, tasks[kind])
+        assert found == pytest.approx(expected, abs=1e-4, nan_ok=True)
+        assert 0 < found["main_score"] < 1
+    assert ours.mteb_model_meta.model_type == ["late-interaction"]
+
+
 @pytest.mark.slow
 @pytest.mark.parity
 def test_scores_of_cross_encoders_are_those_of_sentence_transformers(mteb, tasks, cross_encoder):
