@@ -81,7 +81,7 @@ class BertForLateInteraction(TokenHead):
             also given text by text: text_vectors [B, K, T, D], and text_mask float [B, K, T].
     """
 
-    projection: tuple[SentenceModule, ...] = projection_to(128)
+    projection: tuple[SentenceModule, ...] = ()
     mask: TokenMask = TokenMask()
     attend_expansion: bool = False
     mean: bool = False

@@ -42,6 +42,8 @@ from bertjax.weights.families import family_of
 from bertjax.weights.hf import open_weights
 
 METADATA = "artifact.metadata"
+# Dimensions of the vectors that a new layer makes.
+VECTOR_SIZE = 128
 _ARCHITECTURE = "HF_ColBERT"
 _MODEL_TYPES = ("MultiVectorEncoder", "ColBERT")
 _TOKENS = "token_embeddings"
@@ -324,14 +326,17 @@ def with_token_modules(
     """
     modules = read.result()
     own = {}
-    if modules is not None and modules.tokens is not None:
+    size = fields.get("vector_size")
+    if modules is None or modules.tokens is None:
+        size = size or VECTOR_SIZE
+    else:
         if tokenizer is None:
             raise FileNotFoundError("The model has one vector per token: copy its tokenizer, too.")
         add_markers(tokenizer, modules.tokens.markers)
         model = model.clone(**fields_of(modules, tokenizer))
         own = jax.tree.map(np.array, dict(modules.params))
-    if "vector_size" in fields:
-        model = model.clone(projection=projection_to(fields["vector_size"]))
+    if size is not None:
+        model = model.clone(projection=projection_to(size))
         own = {}
     return model, own
 

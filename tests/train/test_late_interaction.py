@@ -144,12 +144,12 @@ def test_losses_and_gradients_equal_sentence_transformers(
     assert loss == pytest.approx(value, rel=1e-6, abs=1e-6)
     ours = flattened(gradients[0] if isinstance(gradients, tuple) else gradients)
     projection = ours.pop("modules/0/kernel")
-    np.testing.assert_allclose(projection, of_projection, atol=1e-5)
+    np.testing.assert_allclose(projection, of_projection, atol=1e-5, rtol=1e-5)
     compared = 0
     for name, x in to_hf({k: v for k, v in ours.items() if k.startswith("bert/")}, loaded.config):
         name = name.removeprefix("bert.")
         if name in theirs:
-            np.testing.assert_allclose(x, theirs[name].numpy(), atol=1e-5)
+            np.testing.assert_allclose(x, theirs[name].numpy(), atol=1e-5, rtol=1e-5)
             compared += 1
     assert compared == len(theirs)
 
