@@ -20,6 +20,7 @@ DROPOUT_FIELDS = (
     "qa_dropout",
     "embedding_dropout",
     "mlp_dropout",
+    "mlp_output_dropout",
 )
 
 
@@ -41,7 +42,13 @@ class BertConfig(Checked):
     """Number of encoder layers; 0: hidden states are the rows of the word embedding alone, as in
     static embeddings."""
     num_attention_heads: Size = 12
-    """Number of attention heads, which must divide hidden_size."""
+    """Number of attention heads, which must divide hidden_size unless head_dim is set."""
+    head_dim: Size | None = None
+    """Dimension of each attention head; None: hidden_size / num_attention_heads."""
+    num_key_value_heads: Size | None = None
+    """Number of heads of keys and values, which must divide num_attention_heads: consecutive heads
+    share a key and a value (grouped-query attention, Ainslie et al. 2023); None:
+    num_attention_heads."""
     intermediate_size: Size = 3072
     """Inner dimension of the feed-forward layers."""
     hidden_act: Activation = "gelu"
@@ -65,6 +72,11 @@ class BertConfig(Checked):
     that kernels and embeddings are initialised from."""
     layer_norm_eps: Rate = 1e-12
     """Epsilon of the LayerNorms, added to the variance."""
+    norm_type: Literal["layer_norm", "rms_norm"] = "layer_norm"
+    """What stands wherever a LayerNorm is named here: layer_norm, or rms_norm, which divides by the
+    root of the mean square and subtracts no mean (Zhang and Sennrich 2019)."""
+    embedding_norm: bool = True
+    """Whether the embeddings get a LayerNorm."""
     pad_token_id: int | None = 0
     """Id of the padding token; bertjax.pretrain takes it from the tokenizer of the data;
     None: the model has no padding token."""
@@ -79,6 +91,10 @@ class BertConfig(Checked):
     3.5); the position embedding is trained in both cases."""
     embedding_size: Size | None = None
     """Dimension of the embeddings, which are projected to hidden_size; None: hidden_size."""
+    output_embedding_size: Size | None = None
+    """Dimension of the vectors that the masked LM head multiplies by its output matrix, as in
+    RemBERT; another one than that of the embeddings needs tie_word_embeddings=False; None: that of
+    the embeddings."""
     num_hidden_groups: Size | None = None
     """Number of groups of consecutive layers; the layers of a group share their parameters; None:
     no layers share parameters."""
@@ -90,6 +106,12 @@ class BertConfig(Checked):
     were shorter than max_position_embeddings; None: all, or unknown."""
     add_pooling_layer: bool = True
     """Whether the model has a pooler: a dense layer with tanh on the hidden state of [CLS]."""
+    encoder_pooler: bool = True
+    """With add_pooling_layer: whether the encoder without a head has the pooler, too; if False,
+    only classifiers of sequences have it."""
+    mlm_transform: bool = True
+    """Whether the MLM head has a dense layer, an activation and a LayerNorm before its output
+    matrix."""
     mlm_activation: Activation | None = None
     """Activation of the MLM head, named as for hidden_act; None: hidden_act."""
     classifier_activation: Activation | None = None
@@ -110,17 +132,27 @@ class BertConfig(Checked):
     embedding_dropout: Rate | None = None
     """Dropout rate of the embeddings; None: hidden_dropout_prob."""
     mlp_dropout: Rate = 0.0
-    """Dropout rate of the inner activations of the feed-forward layers, with pre_norm."""
+    """Dropout rate of the inner activations of the feed-forward layers."""
+    mlp_output_dropout: Rate | None = None
+    """Dropout rate of the output of each feed-forward layer; None: hidden_dropout_prob."""
     pre_norm: bool = False
     """Whether LayerNorms stand before attention and before the feed-forward layer instead of after
-    them, as in ModernBERT: the first layer has none before attention, and one follows the last
-    layer; the initial weights of output projections are divided by sqrt(2 * num_hidden_layers)."""
+    them, and one follows the last layer; the initial weights of output projections are divided by
+    sqrt(2 * num_hidden_layers)."""
+    first_attention_norm: bool = False
+    """With pre_norm: whether the first layer has a LayerNorm before attention, too; in ModernBERT,
+    it has none, since the embeddings end with one."""
     gated_linear_unit: bool = False
     """Whether the activations of the feed-forward layers are multiplied by a gate, a second linear
-    function of their input (GeGLU if hidden_act is gelu); needs pre_norm."""
+    function of their input (GeGLU if hidden_act is gelu)."""
     global_rope_theta: Positive | None = None
-    """Base of the rotary position embedding, which replaces the position embedding matrix; needs
-    pre_norm; None: the model has a position embedding matrix."""
+    """Base of the rotary position embedding, which replaces the position embedding matrix; None:
+    the model has a position embedding matrix."""
+    rope_interleaved: bool = False
+    """With global_rope_theta: whether a rotation has two neighbours among the elements of a head as
+    its coordinates, as in RoFormer, and not an element of the first half and one of the second."""
+    rotary_value: bool = False
+    """With global_rope_theta: whether the values of attention are rotated like queries and keys."""
     local_rope_theta: Positive | None = None
     """Base of the rotary position embedding in layers with local attention; None:
     global_rope_theta."""
@@ -135,6 +167,8 @@ class BertConfig(Checked):
     """Whether the linear layers of attention have biases."""
     mlp_bias: bool = True
     """Whether the linear layers of feed-forward layers have biases."""
+    mlp_output_bias: bool | None = None
+    """Whether the last linear layer of feed-forward layers has a bias; None: mlp_bias."""
     norm_bias: bool = True
     """Whether LayerNorms have biases."""
     decoder_bias: bool = True
@@ -144,9 +178,9 @@ class BertConfig(Checked):
     LayerNorm, as in ModernBERT."""
     classifier_bias: bool = True
     """With prediction_head: whether its dense layer has a bias."""
-    classifier_pooling: Literal["cls", "mean"] = "cls"
-    """With prediction_head: what classifiers of sequences read: the hidden state of [CLS] (cls), or
-    the mean over all tokens (mean)."""
+    classifier_pooling: Literal["cls", "mean", "late"] = "cls"
+    """With classifier_activation: what classifiers of sequences read: the hidden state of [CLS]
+    (cls), the mean over all tokens (mean), or all tokens, whose logits are averaged (late)."""
     relative_attention: bool = False
     """Whether attention has embeddings of relative positions, as in DeBERTa."""
     pos_att_type: tuple[Literal["c2p", "p2c"], ...] = ()
@@ -189,7 +223,9 @@ class BertConfig(Checked):
     """Number of standard deviations at which the initial distribution is truncated."""
     model_type: str = "bert"
     """Family of the model (bert, roberta, xlm-roberta, camembert, data2vec-text, ernie, mpnet,
-    albert, distilbert, electra, deberta-v2 or modernbert), which determines the format of its
+    albert, distilbert, electra, deberta-v2, modernbert, megatron-bert, roberta-prelayernorm,
+    xlm-roberta-xl, bert-generation, rembert, roformer, nomic_bert, gte, jina_embeddings_v3 or
+    eurobert), which determines the format of its
     files, and the heads and settings that it may have; it changes no other value, so begin a model
     of another family from a config in configs/pretrain."""
 
@@ -217,7 +253,7 @@ class BertConfig(Checked):
                 f"position_offset={self.position_offset} must be below "
                 f"max_position_embeddings={self.max_position_embeddings}: change one of them."
             )
-        if self.hidden_size % self.num_attention_heads:
+        if self.head_dim is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not a multiple of "
                 f"num_attention_heads={self.num_attention_heads}: change one of them."
@@ -231,6 +267,8 @@ class BertConfig(Checked):
             )
         if self.prediction_head and self.classifier_activation is None:
             raise ValueError("prediction_head=True needs a classifier_activation, such as gelu.")
+        if self.prediction_head and self.classifier_pooling == "late":
+            raise ValueError("classifier_pooling=late with prediction_head=True: use cls or mean.")
         if not self.relative_attention and self.enhanced_mask_decoder:
             raise ValueError("enhanced_mask_decoder=True needs relative_attention=True: set it.")
         if 0 < self.relative_attention_num_buckets < 32:
@@ -245,36 +283,63 @@ class BertConfig(Checked):
                 f"conv_groups={self.conv_groups} does not divide hidden_size={self.hidden_size}: "
                 "change one of them."
             )
-        if not self.pre_norm:
-            self.refuse_set(
-                ("gated_linear_unit", "global_rope_theta", "local_attention", "mlp_dropout"),
-                "without pre_norm=True",
-                "only ModernBERT's layers have it",
-            )
-            return
-        if self.global_rope_theta is None:
+        if self.num_attention_heads % self.key_heads:
             raise ValueError(
-                "pre_norm=True needs global_rope_theta, the base of the rotary positions: set it, "
-                "for example to 160000."
+                f"num_attention_heads={self.num_attention_heads} is not a multiple of "
+                f"num_key_value_heads={self.key_heads}: change one of them."
             )
-        self.refuse_set(
-            (
-                "is_decoder",
-                "embedding_size",
-                "num_hidden_groups",
-                "relative_attention",
-                "conv_kernel_size",
-                "relative_attention_num_buckets",
-            ),
-            "with pre_norm=True",
-            "ModernBERT's layers do not support it",
-        )
-        if self.hidden_size // self.num_attention_heads % 2:
+        if self.tie_word_embeddings and self.output_size != self.embedding_width:
+            raise ValueError(
+                f"output_embedding_size={self.output_embedding_size} differs from the size of the "
+                f"embeddings, {self.embedding_width}: set tie_word_embeddings=False."
+            )
+        self._check_layers()
+
+    def _check_layers(self) -> None:
+        """Refuses settings of the layers that exclude each other."""
+        relative = ("relative_attention", "conv_kernel_size", "relative_attention_num_buckets")
+        if self.pre_norm:
+            reason = "only layers with the LayerNorm behind them support it"
+            self.refuse_set(("num_hidden_groups", *relative), "with pre_norm=True", reason)
+        else:
+            reason = "only layers with the LayerNorm before them have it"
+            names = ("local_attention", "first_attention_norm")
+            self.refuse_set(names, "without pre_norm=True", reason)
+        if self.local_attention is not None:
+            reason = "local attention reads both sides"
+            self.refuse_set(("is_decoder",), "with local_attention", reason)
+        if self.global_rope_theta is None:
+            names = ("local_rope_theta", "rope_interleaved", "rotary_value")
+            self.refuse_set(names, "without global_rope_theta", "no position is rotated")
+            return
+        reason = "rotary positions replace those of attention"
+        self.refuse_set(relative, "with global_rope_theta", reason)
+        if self.head_size % 2:
             raise ValueError(
                 f"hidden_size={self.hidden_size} over num_attention_heads="
-                f"{self.num_attention_heads} gives heads of odd size, but rotary positions rotate "
-                "pairs of coordinates: change one of them."
+                f"{self.num_attention_heads} (head_dim={self.head_dim}) gives heads of odd size, "
+                "but rotary positions rotate pairs of coordinates: change one of them."
             )
+
+    @property
+    def head_size(self) -> int:
+        """Dimension of each attention head."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def key_heads(self) -> int:
+        """Number of heads of keys and values."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def embedding_width(self) -> int:
+        """Dimension of the embeddings."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def output_size(self) -> int:
+        """Dimension of the vectors that the masked LM head multiplies by its output matrix."""
+        return self.output_embedding_size or self.embedding_width
 
     @property
     def longest_relative_position(self) -> int:
@@ -467,6 +532,94 @@ FAMILY_FIELDS["mpnet"] = FAMILY_FIELDS["roberta"] | {
     "type_vocab_size": 0,
     "relative_attention_num_buckets": 32,
 }
+# Models with the LayerNorm before attention and feed-forward layers, and positions of BERT
+# (Shoeybi et al. 2019; Ott et al. 2019, "fairseq"; Goyal et al. 2021).
+_PRE_NORM = {"pre_norm": True, "first_attention_norm": True}
+FAMILY_FIELDS["megatron-bert"] = _PRE_NORM | {"embedding_norm": False}
+FAMILY_FIELDS["roberta-prelayernorm"] = FAMILY_FIELDS["roberta"] | _PRE_NORM
+FAMILY_FIELDS["xlm-roberta-xl"] = FAMILY_FIELDS["roberta-prelayernorm"] | {
+    "embedding_norm": False,
+    "mlp_output_dropout": 0.0,
+}
+# The encoder of Rothe et al. 2020, and RemBERT (Chung et al. 2020).
+FAMILY_FIELDS["bert-generation"] = {
+    "type_vocab_size": 0,
+    "add_pooling_layer": False,
+    "classifier_activation": "tanh",
+}
+FAMILY_FIELDS["rembert"] = {
+    "embedding_size": 256,
+    "output_embedding_size": 1664,
+    "tie_word_embeddings": False,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "classifier_dropout": 0.1,
+}
+# RoFormer (Su et al. 2021), and models of embeddings with its positions: nomic-embed (Nussbaum et
+# al. 2024), mGTE (Zhang et al. 2024) and jina-embeddings-v3 (Sturua et al. 2024).
+FAMILY_FIELDS["roformer"] = {
+    "max_position_embeddings": 1536,
+    "add_pooling_layer": False,
+    "classifier_activation": "gelu",
+    "classifier_input_dropout": True,
+    "global_rope_theta": 10_000.0,
+    "rope_interleaved": True,
+}
+FAMILY_FIELDS["nomic_bert"] = {
+    "hidden_act": "silu",
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "max_position_embeddings": 2048,
+    "encoder_pooler": False,
+    "gated_linear_unit": True,
+    "global_rope_theta": 1000.0,
+    "attention_bias": False,
+    "mlp_bias": False,
+}
+FAMILY_FIELDS["gte"] = {
+    "attention_probs_dropout_prob": 0.0,
+    "mlp_dropout": 0.1,
+    "max_position_embeddings": 8192,
+    "type_vocab_size": 1,
+    "pad_token_id": 1,
+    "encoder_pooler": False,
+    "mlm_activation": "gelu",
+    "gated_linear_unit": True,
+    "global_rope_theta": 160_000.0,
+    "mlp_bias": False,
+    "mlp_output_bias": True,
+}
+FAMILY_FIELDS["jina_embeddings_v3"] = {
+    "max_position_embeddings": 8194,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+    "pad_token_id": 1,
+    "mlm_activation": "gelu",
+    "classifier_activation": "tanh",
+    "classifier_input_dropout": True,
+    "global_rope_theta": 20_000.0,
+}
+# EuroBERT (Boizard et al. 2025).
+FAMILY_FIELDS["eurobert"] = _PRE_NORM | {
+    "pad_token_id": 128001,
+    "hidden_act": "silu",
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "classifier_dropout": 0.0,
+    "max_position_embeddings": 8192,
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-5,
+    "norm_type": "rms_norm",
+    "embedding_norm": False,
+    "add_pooling_layer": False,
+    "mlm_transform": False,
+    "tie_word_embeddings": False,
+    "gated_linear_unit": True,
+    "global_rope_theta": 10_000.0,
+    **dict.fromkeys(("attention_bias", "mlp_bias", "decoder_bias"), False),
+    "classifier_activation": "gelu",
+    "classifier_pooling": "late",
+}
 
 
 def _size(
@@ -531,6 +684,11 @@ def _ettin(layers: int, hidden: int, intermediate: int) -> BertConfig:
     return _modernbert(layers, hidden, intermediate, **fields)
 
 
+def _eurobert(layers: int, hidden: int, intermediate: int, **fields: Any) -> BertConfig:
+    sizes = {"intermediate_size": intermediate, "global_rope_theta": 250_000.0, **fields}
+    return _size(layers, hidden, 128256, "eurobert", **sizes)
+
+
 MODEL_SIZES: dict[str, BertConfig] = {
     "bert-tiny": _size(2, 128),
     "bert-mini": _size(4, 256),
@@ -574,6 +732,18 @@ MODEL_SIZES: dict[str, BertConfig] = {
     "ettin-encoder-150m": _ettin(22, 768, 1152),
     "ettin-encoder-400m": _ettin(28, 1024, 2624),
     "ettin-encoder-1b": _ettin(28, 1792, 3840),
+    "megatron-bert-uncased-345m": _size(24, 1024, 29056, "megatron-bert"),
+    "roberta-prelayernorm-large": _size(24, 1024, 50265, "roberta-prelayernorm", **_ROBERTA),
+    "xlm-roberta-xl": _size(36, 2560, 250880, "xlm-roberta-xl", num_attention_heads=32, **_ROBERTA),
+    "bert-for-seq-generation": _size(24, 1024, 50358, "bert-generation"),
+    "rembert": _size(32, 1152, 250300, "rembert"),
+    "roformer-chinese-base": _size(12, 768, 50000, "roformer"),
+    "nomic-embed-text-v1.5": _size(12, 768, 30528, "nomic_bert"),
+    "gte-multilingual-base": _size(12, 768, 250048, "gte"),
+    "jina-embeddings-v3": _size(24, 1024, 250002, "jina_embeddings_v3"),
+    "eurobert-210m": _eurobert(12, 768, 3072),
+    "eurobert-610m": _eurobert(26, 1152, 4096, num_attention_heads=18, num_key_value_heads=6),
+    "eurobert-2.1b": _eurobert(32, 2304, 6144, num_attention_heads=18, num_key_value_heads=6),
 }
 
 

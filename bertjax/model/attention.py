@@ -50,13 +50,34 @@ def rotation(position_ids: jax.Array, head_size: int, theta: float) -> Rotation:
     return Rotation(jnp.cos(angles), jnp.sin(angles))
 
 
+def position_table(positions: int, head_size: int, theta: float) -> np.ndarray:
+    """Computes sines and cosines of the angles in `rotation`, float32 [positions, head size].
+
+    The sines of a position are the first half. They are computed in float64, as for the tables in
+    RoFormer's files.
+    """
+    exponents = np.arange(0, head_size, 2) / head_size
+    angles = np.arange(positions)[:, None] / np.power(theta, exponents)
+    return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+
+
 @jax.named_scope("rotate")
-def rotate(x: jax.Array, by: Rotation) -> jax.Array:
-    """Rotates queries or keys x [B, L, N, H] in float32; the result has the dtype of x."""
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+def rotate(x: jax.Array, by: Rotation, interleaved: bool = False) -> jax.Array:
+    """Rotates queries or keys x [B, L, N, H] in float32; the result has the dtype of x.
+
+    If `interleaved`, elements 2 i and 2 i + 1 of a head are the coordinates of a rotation.
+    """
+    wide = x.astype(jnp.float32)
+    if interleaved:
+        first, second = wide[..., ::2], wide[..., 1::2]
+    else:
+        first, second = jnp.split(wide, 2, axis=-1)
     turned_first = first * by.cos - second * by.sin
     turned_second = second * by.cos + first * by.sin
-    rotated = jnp.concatenate([turned_first, turned_second], axis=-1)
+    if interleaved:
+        rotated = jnp.stack([turned_first, turned_second], axis=-1).reshape(x.shape)
+    else:
+        rotated = jnp.concatenate([turned_first, turned_second], axis=-1)
     return rotated.astype(x.dtype)
 
 
@@ -231,8 +252,14 @@ class SelfAttention(nn.Module):
         key = key_layer(x)
         value = self._head_layer("value")(x)
         if rotation is not None:
-            query = rotate(query, rotation)
-            key = rotate(key, rotation)
+            query = rotate(query, rotation, config.rope_interleaved)
+            key = rotate(key, rotation, config.rope_interleaved)
+            if config.rotary_value:
+                value = rotate(value, rotation, config.rope_interleaved)
+        if config.key_heads < config.num_attention_heads:
+            shared_by = config.num_attention_heads // config.key_heads
+            key = jnp.repeat(key, shared_by, axis=2)
+            value = jnp.repeat(value, shared_by, axis=2)
         dropout = Dropout(config.attention_probs_dropout_prob)
         positions: dict[str, jax.Array] = {}
         bias = relative
@@ -273,10 +300,12 @@ class SelfAttention(nn.Module):
         return output(context)
 
     def _head_layer(self, name: str) -> Linear:
-        """Returns a layer [B, L, D] -> [B, L, N, H]."""
+        """Returns a layer [B, L, D] -> [B, L, N, H], with N heads of keys and values for these."""
         config = self.config
         heads = config.num_attention_heads
-        shape = (heads, config.hidden_size // heads)
+        if name in ("key", "value"):
+            heads = config.key_heads
+        shape = (heads, config.head_size)
         return Linear(config, shape, self.dtype, use_bias=config.attention_bias, name=name)
 
     def _choose_kernel(self, length: int, dropout: Dropout, rows: jax.Array | None) -> str:

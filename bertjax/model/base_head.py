@@ -161,7 +161,7 @@ class BertWithHead(nn.Module):
     @property
     def needs_pooler(self) -> bool:
         """Whether the encoder gets a pooler if `config.add_pooling_layer` is True."""
-        return True
+        return self.config.encoder_pooler
 
     @property
     def present_parts(self) -> set[str]:

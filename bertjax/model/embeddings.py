@@ -12,8 +12,12 @@ from bertjax.model.dropout import Dropout, rate_of
 from bertjax.model.linear import Linear, initializer, project
 
 
-def layer_norm(config: BertConfig, dtype: DTypeLike, name: str | None = None) -> nn.LayerNorm:
-    """Returns a LayerNorm with the epsilon and the bias that the config says."""
+def layer_norm(
+    config: BertConfig, dtype: DTypeLike, name: str | None = None
+) -> nn.LayerNorm | nn.RMSNorm:
+    """Returns a LayerNorm or RMSNorm with the epsilon and the bias that the config says."""
+    if config.norm_type == "rms_norm":
+        return nn.RMSNorm(epsilon=config.layer_norm_eps, dtype=dtype, name=name)
     return nn.LayerNorm(
         epsilon=config.layer_norm_eps, dtype=dtype, use_bias=config.norm_bias, name=name
     )
@@ -42,9 +46,9 @@ def take_positions(x: jax.Array, positions: jax.Array) -> jax.Array:
 class Embeddings(nn.Module):
     """Sum of word, position and token type embeddings, followed by LayerNorm and dropout.
 
-    Models with rotary positions (`global_rope_theta`) have no position embeddings here. If
-    `embedding_size` is set, a dense layer maps to `hidden_size` (Lan et al. 2019, 3.1); with
-    `embed_proj`, before the LayerNorm.
+    Without `embedding_norm`, there is no LayerNorm. Models with rotary positions
+    (`global_rope_theta`) have no position embeddings here. If `embedding_size` is set, a dense
+    layer maps to `hidden_size` (Lan et al. 2019, 3.1); with `embed_proj`, before the LayerNorm.
     """
 
     config: BertConfig
@@ -56,8 +60,7 @@ class Embeddings(nn.Module):
         def table(rows: int, init: jax.nn.initializers.Initializer) -> nn.Embed:
             # The table is float32 even in bfloat16 runs: the gradient of an embedding is a sum over
             # all its tokens, and a large bfloat16 sum loses the small terms that are added to it.
-            width = config.embedding_size or config.hidden_size
-            return nn.Embed(rows, width, embedding_init=init)
+            return nn.Embed(rows, config.embedding_width, embedding_init=init)
 
         init = initializer(config)
         self.word_embeddings = table(config.vocab_size, init)
@@ -75,7 +78,8 @@ class Embeddings(nn.Module):
             self.projection = Linear(config, config.hidden_size, self.dtype, use_bias=bias)
         if config.is_static:
             return
-        self.layer_norm = layer_norm(config, self.dtype)
+        if config.embedding_norm:
+            self.layer_norm = layer_norm(config, self.dtype)
         self.dropout = Dropout(rate_of(config.embedding_dropout, config.hidden_dropout_prob))
 
     @property
@@ -107,7 +111,10 @@ class Embeddings(nn.Module):
             x += self.task_type_embeddings(jnp.zeros_like(input_ids))
         if config.embedding_size and config.embed_proj:
             x = self.projection(x)
-        x = self.layer_norm(x)
+        if config.embedding_norm:
+            x = self.layer_norm(x)
+        else:
+            x = x.astype(self.dtype)
         x = self.dropout(x, dropout_rows)
         if config.embedding_size and not config.embed_proj:
             x = self.projection(x)

@@ -25,7 +25,13 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
-from bertjax.model.attention import CONTEXT, Rotation, SelfAttention, rotation
+from bertjax.model.attention import (
+    CONTEXT,
+    Rotation,
+    SelfAttention,
+    position_table,
+    rotation,
+)
 from bertjax.model.dropout import Dropout, rate_of
 from bertjax.model.embeddings import layer_norm
 from bertjax.model.linear import NORMALIZER, OUTPUT, PROJECTION, Linear, platform, residual_stddev
@@ -94,25 +100,64 @@ class EncoderLayer(nn.Module):
         x: jax.Array,
         sequence_ids: jax.Array,
         dropout_rows: jax.Array | None,
+        rotation: Rotation | None = None,
         relative: jax.Array | None = None,
         queries: jax.Array | None = None,
     ) -> jax.Array:
-        """Applies the layer to x [B, L, D]; `relative` and `queries` are as in `SelfAttention`."""
+        """Applies the layer to x [B, L, D]; the other arguments are those of `SelfAttention`."""
         config = self.config
         attention = SelfAttention(config, self.dtype, self.attention_kernel, name="attention")
-        attended = attention(x, sequence_ids, dropout_rows, relative=relative, queries=queries)
+        attended = attention(x, sequence_ids, dropout_rows, rotation, relative, queries)
         if queries is not None:
             x = queries
         rate = rate_of(config.attention_output_dropout, config.hidden_dropout_prob)
         attended = Dropout(rate)(attended, dropout_rows)
         x = checkpoint_name(x + attended, RESIDUAL)
         x = layer_norm(config, self.dtype, "attention_layer_norm")(x)
-        inner = Linear(config, config.intermediate_size, self.dtype, name="intermediate")(x)
-        inner = activation(config.hidden_act, inner)
-        outer = Linear(config, config.hidden_size, self.dtype, name="output")(inner)
-        outer = Dropout(config.hidden_dropout_prob)(outer, dropout_rows)
+        inner = _inner_activations(config, self.dtype, x)
+        # Its name leaves the other dropouts theirs, from which their random numbers are made.
+        inner = Dropout(config.mlp_dropout, name="mlp_dropout")(inner, dropout_rows)
+        outer = _output_layer(config, self.dtype)(inner)
+        rate = rate_of(config.mlp_output_dropout, config.hidden_dropout_prob)
+        outer = Dropout(rate)(outer, dropout_rows)
         x = checkpoint_name(x + outer, RESIDUAL)
         return layer_norm(config, self.dtype, "output_layer_norm")(x)
+
+
+def _inner_activations(config: BertConfig, dtype: DTypeLike, x: jax.Array) -> jax.Array:
+    """Computes the inner activations of a feed-forward layer of the module that calls it.
+
+    With `gated_linear_unit`, they are those of a gated linear unit (Shazeer 2020).
+    """
+    linear = functools.partial(
+        Linear, config, config.intermediate_size, dtype, use_bias=config.mlp_bias
+    )
+    inner = activation(config.hidden_act, linear(name="intermediate")(x))
+    if config.gated_linear_unit:
+        inner *= linear(name="gate")(x)
+    return inner
+
+
+def _output_layer(config: BertConfig, dtype: DTypeLike) -> Linear:
+    """Returns the last linear layer of a feed-forward layer of the module that calls it."""
+    has_bias = config.mlp_bias if config.mlp_output_bias is None else config.mlp_output_bias
+    stddev = residual_stddev(config)
+    return Linear(
+        config, config.hidden_size, dtype, use_bias=has_bias, stddev=stddev, name="output"
+    )
+
+
+def rotation_of(
+    config: BertConfig, position_ids: jax.Array, theta: float | None
+) -> Rotation | None:
+    """Returns the rotations with the base `theta` for `position_ids` int [B, L]; None: none."""
+    if theta is None:
+        return None
+    if config.rope_interleaved:
+        table = position_table(config.max_position_embeddings, config.head_size, theta)
+        sin, cos = jnp.split(jnp.asarray(table)[position_ids][:, :, None], 2, axis=-1)
+        return Rotation(cos, sin)
+    return rotation(position_ids, config.head_size, theta)
 
 
 class Encoder(nn.Module):
@@ -146,11 +191,13 @@ class Encoder(nn.Module):
     ) -> tuple[jax.Array, jax.Array | None]:
         """Returns the output of the last layer, and the outputs of all layers [layers, B, L, D].
 
-        The latter are None unless `output_hidden_states` is set. `position_ids` is not used.
+        The latter are None unless `output_hidden_states` is set. `position_ids` int [B, L] are the
+        positions of the tokens in their sequences, from 0.
         """
         config = self.config
         first_biases, next_biases = self._biases()
         relative = self._relative(x.shape[1])
+        rotation = rotation_of(config, position_ids, config.global_rope_theta)
         convolve = is_first = None
         if config.conv_kernel_size:
             convolve = self._convolve(x, sequence_ids, dropout_rows)
@@ -159,7 +206,7 @@ class Encoder(nn.Module):
         def body(layer: EncoderLayer, carry: tuple[jax.Array, Any], of_layer: Any):
             x, biases = carry
             next_biases, is_first = of_layer
-            x = _with_biases(layer, biases)(x, sequence_ids, dropout_rows, relative)
+            x = _with_biases(layer, biases)(x, sequence_ids, dropout_rows, rotation, relative)
             if convolve is not None:
                 x = jnp.where(is_first, convolve(x), x)
             return (x, next_biases), x if output_hidden_states else None
@@ -231,7 +278,7 @@ class Encoder(nn.Module):
 
         def run(params: Any, queries: jax.Array, key: jax.Array | None) -> jax.Array:
             rngs = None if key is None else {"dropout": key}
-            inputs = (x, sequence_ids, dropout_rows, relative, queries)
+            inputs = (x, sequence_ids, dropout_rows, None, relative, queries)
             return jnp.asarray(layer.apply({"params": params}, *inputs, rngs=rngs))
 
         if self.remat != "none":
@@ -277,10 +324,9 @@ def _with_biases(layer: EncoderLayer, biases: Any) -> Callable[..., jax.Array]:
 class PreNormLayer(nn.Module):
     """Self-attention and feed-forward network, each with a LayerNorm before it and a residual.
 
-    This is the encoder layer of ModernBERT (Warner et al. 2024, 2.1.1). With `gated_linear_unit`,
-    the feed-forward network is a gated linear unit (Shazeer 2020). Attention is global if
+    This is the encoder layer of ModernBERT (Warner et al. 2024, 2.1.1). Attention is global if
     `is_global`, else it has the window `config.local_attention`. The `first` layer has no LayerNorm
-    before attention, because the embeddings end with one.
+    before attention, unless `config.first_attention_norm` is set.
     """
 
     config: BertConfig
@@ -302,28 +348,27 @@ class PreNormLayer(nn.Module):
         dtype = self.dtype
         rate = rate_of(config.attention_output_dropout, config.hidden_dropout_prob)
         window = None if self.is_global else config.local_attention
-        normed = x if self.first else layer_norm(config, dtype, "attention_norm")(x)
+        normed = x
+        if not self.first or config.first_attention_norm:
+            normed = layer_norm(config, dtype, "attention_norm")(x)
         attention = SelfAttention(config, dtype, self.attention_kernel, window, name="attention")
         attended = attention(normed, sequence_ids, dropout_rows, rotation)
         attended = Dropout(rate)(attended, dropout_rows)
         x = checkpoint_name(x + attended, RESIDUAL)
         normed = layer_norm(config, dtype, "mlp_norm")(x)
-        linear = functools.partial(Linear, config, dtype=dtype, use_bias=config.mlp_bias)
-        inner = linear(config.intermediate_size, name="intermediate")(normed)
-        inner = activation(config.hidden_act, inner)
-        if config.gated_linear_unit:
-            inner *= linear(config.intermediate_size, name="gate")(normed)
+        inner = _inner_activations(config, dtype, normed)
         inner = Dropout(config.mlp_dropout)(inner, dropout_rows)
-        output = linear(config.hidden_size, stddev=residual_stddev(config), name="output")
-        outer = Dropout(config.hidden_dropout_prob)(output(inner), dropout_rows)
+        rate = rate_of(config.mlp_output_dropout, config.hidden_dropout_prob)
+        outer = Dropout(rate)(_output_layer(config, dtype)(inner), dropout_rows)
         return x + outer
 
 
 class PreNormEncoder(Encoder):
     """A stack of `PreNormLayer`s and a final LayerNorm (Warner et al. 2024, 2.1).
 
-    The parameters of the layers are arrays [layers, ...] under "layers". Row 0 of "attention_norm"
-    is not used and not exported, and has no gradient: so axis 0 of all arrays is the layer.
+    The parameters of the layers are arrays [layers, ...] under "layers". Unless
+    `config.first_attention_norm` is set, row 0 of "attention_norm" is not used and not exported,
+    and has no gradient: so axis 0 of all arrays is the layer.
 
     The attributes are as in `Encoder`; `unroll` is rounded down to whole periods.
     """
@@ -395,27 +440,27 @@ class PreNormEncoder(Encoder):
         keys = jax.random.split(key, self.config.num_hidden_layers)
         return jax.vmap(init)(keys)
 
-    def _rotations(self, position_ids: jax.Array) -> dict[bool, Rotation]:
+    def _rotations(self, position_ids: jax.Array) -> dict[bool, Rotation | None]:
         """Returns {whether attention is global: the rotations of the tokens}."""
         config = self.config
-        head_size = config.hidden_size // config.num_attention_heads
-        everywhere = float(config.global_rope_theta or 0)  # `BertConfig` requires it
+        everywhere = config.global_rope_theta
         return {
-            True: rotation(position_ids, head_size, everywhere),
-            False: rotation(position_ids, head_size, config.local_rope_theta or everywhere),
+            True: rotation_of(config, position_ids, everywhere),
+            False: rotation_of(config, position_ids, config.local_rope_theta or everywhere),
         }
 
     def _run_all(
         self, run: Callable[..., tuple[jax.Array, Any]], x: jax.Array, stacked: Any
     ) -> tuple[jax.Array, Any]:
-        """Runs layer 0, a scan over whole periods, and the layers that are left.
+        """Runs layer 0 if it has no LayerNorm, a scan over whole periods, and what is left.
 
         `run` is a function (layer, x, parameters, key) -> (x, what is kept of the layer), and
         `stacked` the parameters and keys of the layers, a tree of arrays [layers, ...].
         """
         config = self.config
         period = 1 if config.local_attention is None else config.global_attn_every_n_layers
-        periods, left = divmod(config.num_hidden_layers - 1, period)
+        alone = 0 if config.first_attention_norm else 1
+        periods, left = divmod(config.num_hidden_layers - alone, period)
         unroll = max(1, min(self.unroll // period, periods))
         policy = REMAT_POLICIES[self.remat]
 
@@ -434,23 +479,25 @@ class PreNormEncoder(Encoder):
         def part(first: int, count: int) -> Any:
             return jax.tree.map(lambda leaf: leaf[first : first + count], stacked)
 
-        x, kept = consecutive(0, x, part(0, 1), 1, False)
-        parts = [kept]
+        parts = []
+        if alone:
+            x, kept = consecutive(0, x, part(0, 1), 1, False)
+            parts.append(kept)
         if periods:
             by_period = jax.tree.map(
                 lambda leaf: leaf.reshape(periods, period, *leaf.shape[1:]),
-                part(1, periods * period),
+                part(alone, periods * period),
             )
             in_loop = unroll == 1 < periods
 
             def run_period(x: jax.Array, stacked: Any) -> tuple[jax.Array, Any]:
-                return consecutive(1, x, stacked, period, in_loop)
+                return consecutive(alone, x, stacked, period, in_loop)
 
             x, kept = jax.lax.scan(run_period, x, by_period, unroll=unroll)
             kept = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), kept)
             parts.append(kept)
         if left:
-            first = 1 + periods * period
+            first = alone + periods * period
             x, kept = consecutive(first, x, part(first, left), left, False)
             parts.append(kept)
         return x, jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)

@@ -42,9 +42,8 @@ class MaskedLMHead(nn.Module):
 
     def setup(self):
         config = self.config
-        if not config.prediction_head:
-            width = config.embedding_size or config.hidden_size
-            self.transform = Linear(config, width, self.dtype)
+        if config.mlm_transform and not config.prediction_head:
+            self.transform = Linear(config, config.output_size, self.dtype)
             self.layer_norm = layer_norm(config, self.dtype, "layer_norm")
         if not config.tie_word_embeddings:
             self.decoder = Linear(
@@ -74,7 +73,7 @@ class MaskedLMHead(nn.Module):
 
     def transformed(self, x: jax.Array) -> jax.Array:
         """Returns what the output matrix multiplies, [..., embedding size], of x [..., D]."""
-        if self.config.prediction_head:
+        if self.config.prediction_head or not self.config.mlm_transform:
             return x
         x = activation(self.config.mlm_activation or self.config.hidden_act, self.transform(x))
         return self.layer_norm(x)
@@ -135,7 +134,7 @@ class BertForMaskedLM(TokenHead):
     @property
     def present_parts(self) -> set[str]:
         parts = super().present_parts
-        has_layers = not self.config.prediction_head
+        has_layers = self.config.mlm_transform and not self.config.prediction_head
         has_decoder = self.config.decoder_bias or not self.config.tie_word_embeddings
         if has_layers or has_decoder:
             return parts
@@ -490,12 +489,26 @@ class _SequenceClassifier(BertWithHead):
             vectors = pooled(x, rows.sequence_ids, rows.sequence_starts, pooling)
             x = self.head(vectors.astype(x.dtype))
         else:
-            x = take_positions(encoded["last_hidden_state"], rows.sequence_starts)
-            if self.config.classifier_input_dropout:
-                x = self.dropout(x, rows.dropout_rows)
-            x = activation(str(self.config.classifier_activation), self.projection(x))
+            return {"logits": self._projected_logits(encoded["last_hidden_state"], rows)}
         x = self.dropout(x, rows.dropout_rows)
         return {"logits": self.classifier(x).astype(jnp.float32)}
+
+    def _projected_logits(self, x: jax.Array, rows: Rows) -> jax.Array:
+        """Computes the logits [B, K, features] by the dense layer that replaces the pooler."""
+        pooling = self.config.classifier_pooling
+        is_late = pooling == "late"
+        if pooling == "cls":
+            x = take_positions(x, rows.sequence_starts)
+        elif pooling == "mean":
+            x = pooled(x, rows.sequence_ids, rows.sequence_starts, pooling).astype(x.dtype)
+        if self.config.classifier_input_dropout:
+            x = self.dropout(x, rows.dropout_rows)
+        x = activation(str(self.config.classifier_activation), self.projection(x))
+        x = self.dropout(x, rows.dropout_rows)
+        logits = self.classifier(x).astype(jnp.float32)
+        if is_late:
+            logits = pooled(logits, rows.sequence_ids, rows.sequence_starts, "mean")
+        return logits
 
 
 class BertForSequenceClassification(_SequenceClassifier):

@@ -6,114 +6,28 @@ converts BERT's tensor names to a family's; `bertjax.weights.names` maps BERT's 
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from bertjax.base.files import brief, did_you_mean
 from bertjax.config.model import DROPOUT_FIELDS, FAMILY_FIELDS
-from bertjax.model import HEADS, BertConfig
+from bertjax.model import HEADS, BertConfig, BertWithHead
+from bertjax.weights.family import (
+    BERT_FIELDS,
+    COMMON,
+    PAIRS,
+    ROBERTA_HEADS,
+    Family,
+    in_layers,
+    parse_fields,
+    parse_renames,
+)
+from bertjax.weights.newer_families import NEWER_DEFAULTS, NEWER_FAMILIES
 
-# Pairs (prefix in the family, prefix in BERT) of tensor names; {layer} is the index of a layer.
-Renames = tuple[tuple[str, str], ...]
-
-
-def _fields(table: str) -> dict[str, str]:
-    """Parses lines of a field of `config.json` and the field of BertConfig, if named otherwise."""
-    fields = {}
-    for line in table.strip().splitlines():
-        hf_name, *name = line.split()
-        fields[hf_name] = name[0] if name else hf_name
-    return fields
-
-
-def _renames(table: str) -> Renames:
-    """Parses lines of a prefix in the family and the same prefix in BERT."""
-    return tuple(_pair(line) for line in table.strip().splitlines())
-
-
-def _pair(line: str) -> tuple[str, str]:
-    name, bert_name = line.split()
-    return name, bert_name
-
-
-def _in_layers(layer: str, table: str) -> Renames:
-    """Parses lines of a module of a layer and the same module in BERT.
-
-    A tensor of the family that holds several of BERT's has several lines.
-    """
-    return tuple(
-        (f"{layer}.{name}.", f"bert.encoder.layer.{{layer}}.{bert_name}.")
-        for name, bert_name in _renames(table)
-    )
-
-
-# {field of `config.json`: field of BertConfig}, in the order in which they are written.
-_COMMON = _fields("""
-vocab_size
-hidden_size
-num_hidden_layers
-num_attention_heads
-intermediate_size
-hidden_act
-hidden_dropout_prob
-max_position_embeddings
-attention_probs_dropout_prob
-type_vocab_size
-initializer_range
-pad_token_id
-layer_norm_eps
-tie_word_embeddings
-model_type
-""")
-_BERT_FIELDS = {
-    **_COMMON,
-    "classifier_dropout": "classifier_dropout",
-    "is_decoder": "is_decoder",
-}
-_PAIRS = ("pretraining", "next_sentence")  # the heads with sentence pairs
 # Fields of BertConfig that affect only the initialisation; no `config.json` has them.
 _INIT_FIELDS = ("sinusoidal_pos_embds",)
 # A field of ours, which transformers ignores.
 _TRAINED = "trained_positions"
-
-
-class Family(NamedTuple):
-    """The names that Hugging Face's files and classes use for one model family.
-
-    Attributes:
-        class_name: prefix of the family's classes in transformers: "Bert" in "BertForMaskedLM".
-        prefix: prefix of the encoder's tensor names, which files of an encoder without a head omit.
-        renames: pairs (prefix of tensor names in the family, prefix of the same tensors in BERT).
-        fields: {field of the family's `config.json`: field of `BertConfig`}.
-        aliases: pairs (other prefix of tensor names in the family, prefix of BERT's names).
-        encoders: names of the heads of the family of which transformers has the encoder alone.
-        absent: names of the heads in `bertjax.model.HEADS` that transformers lacks for the family.
-        positions_after_padding: whether position ids start at pad_token_id + 1, as in RoBERTa.
-        outputs: {name of a model output in bertjax: its name in transformers}, if the names differ.
-        read: converts a `config.json` to a mapping whose keys are the keys of `fields`.
-        write: the inverse of `read`.
-    """
-
-    class_name: str
-    prefix: str
-    renames: Renames = ()
-    fields: Mapping[str, str] = _BERT_FIELDS
-    aliases: Renames = ()
-    absent: tuple[str, ...] = ("rtd",)
-    encoders: tuple[str, ...] = ()
-    positions_after_padding: bool = False
-    outputs: Mapping[str, str] = {}
-    read: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
-    write: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
-
-
-_ROBERTA_HEADS = _renames("""
-lm_head.dense.        cls.predictions.transform.dense.
-lm_head.layer_norm.   cls.predictions.transform.LayerNorm.
-lm_head.              cls.predictions.
-classifier.dense.     projection.
-classifier.out_proj.  classifier.
-""")
 
 
 def _roberta(class_name: str, prefix: str = "roberta", *others: tuple[str, str]) -> Family:
@@ -121,8 +35,8 @@ def _roberta(class_name: str, prefix: str = "roberta", *others: tuple[str, str])
     return Family(
         class_name,
         prefix,
-        (*others, (f"{prefix}.", "bert."), *_ROBERTA_HEADS),
-        absent=(*_PAIRS, "rtd"),
+        (*others, (f"{prefix}.", "bert."), *ROBERTA_HEADS),
+        absent=(*PAIRS, "rtd"),
         positions_after_padding=True,
     )
 
@@ -308,7 +222,7 @@ _MPNET = _roberta(
     "MPNet",
     "mpnet",
     ("mpnet.encoder.relative_attention_bias.", "bert.encoder.rel_embeddings."),
-    *_in_layers(
+    *in_layers(
         "mpnet.encoder.layer.{layer}",
         """
 attention.attn.q     attention.self.query
@@ -320,7 +234,7 @@ attention.LayerNorm  attention.output.LayerNorm
     ),
 )._replace(
     fields={
-        **{name: name for name in _COMMON if name != "type_vocab_size"},
+        **{name: name for name in COMMON if name != "type_vocab_size"},
         "relative_attention_num_buckets": "relative_attention_num_buckets",
     },
     positions_after_padding=False,
@@ -337,7 +251,7 @@ FAMILIES: dict[str, Family] = {
         "Ernie",
         "ernie",
         (("ernie.", "bert."),),
-        {**_BERT_FIELDS, "task_type_vocab_size": "task_type_vocab_size"},
+        {**BERT_FIELDS, "task_type_vocab_size": "task_type_vocab_size"},
         read=_read_ernie,
         write=_write_ernie,
     ),
@@ -346,7 +260,7 @@ FAMILIES: dict[str, Family] = {
         "Albert",
         "albert",
         (
-            *_renames("""
+            *parse_renames("""
 albert.embeddings.                           bert.embeddings.
 albert.encoder.embedding_hidden_mapping_in.  bert.embeddings.projection.
 albert.pooler.                               bert.pooler.dense.
@@ -355,7 +269,7 @@ predictions.LayerNorm.                       cls.predictions.transform.LayerNorm
 predictions.                                 cls.predictions.
 sop_classifier.classifier.                   cls.seq_relationship.
 """),
-            *_in_layers(
+            *in_layers(
                 "albert.encoder.albert_layer_groups.{layer}.albert_layers.0",
                 """
 attention.query        attention.self.query
@@ -370,7 +284,7 @@ full_layer_layer_norm  output.LayerNorm
             ),
         ),
         {
-            **_COMMON,
+            **COMMON,
             "classifier_dropout_prob": "classifier_dropout",
             "embedding_size": "embedding_size",
             "num_hidden_groups": "num_hidden_groups",
@@ -382,7 +296,7 @@ full_layer_layer_norm  output.LayerNorm
         "DistilBert",
         "distilbert",
         (
-            *_renames("""
+            *parse_renames("""
 distilbert.embeddings.  bert.embeddings.
 vocab_transform.        cls.predictions.transform.dense.
 vocab_layer_norm.       cls.predictions.transform.LayerNorm.
@@ -390,7 +304,7 @@ vocab_projector.weight  cls.predictions.decoder.weight
 vocab_projector.bias    cls.predictions.bias
 pre_classifier.         projection.
 """),
-            *_in_layers(
+            *in_layers(
                 "distilbert.transformer.layer.{layer}",
                 """
 attention.q_lin    attention.self.query
@@ -404,7 +318,7 @@ output_layer_norm  output.LayerNorm
 """,
             ),
         ),
-        _fields("""
+        parse_fields("""
 vocab_size
 max_position_embeddings
 model_type
@@ -421,12 +335,12 @@ attention_dropout    attention_probs_dropout_prob
 activation           hidden_act
 seq_classif_dropout  classifier_dropout
 """),
-        absent=(*_PAIRS, "rtd"),
+        absent=(*PAIRS, "rtd"),
     ),
     "electra": Family(
         "Electra",
         "electra",
-        _renames("""
+        parse_renames("""
 electra.embeddings_project.       bert.embeddings.projection.
 electra.                          bert.
 generator_predictions.dense.      cls.predictions.transform.dense.
@@ -437,11 +351,11 @@ classifier.dense.                 projection.
 classifier.out_proj.              classifier.
 """),
         {
-            **_BERT_FIELDS,
+            **BERT_FIELDS,
             "embedding_size": "embedding_size",
             "summary_activation": "summary_activation",
         },
-        absent=_PAIRS,
+        absent=PAIRS,
         read=_read_electra,
         write=_write_electra,
     ),
@@ -449,14 +363,14 @@ classifier.out_proj.              classifier.
         "DebertaV2",
         "deberta",
         (
-            *_renames("""
+            *parse_renames("""
 deberta.embeddings.embed_proj.  bert.embeddings.projection.
 deberta.                        bert.
 pooler.dense.                   projection.
 mask_predictions.classifier.    discriminator_predictions.dense_prediction.
 mask_predictions.               discriminator_predictions.
 """),
-            *_in_layers(
+            *in_layers(
                 "deberta.encoder.layer.{layer}",
                 """
 attention.self.query_proj      attention.self.query
@@ -467,8 +381,8 @@ attention.self.pos_query_proj  attention.self.pos_query
 """,
             ),
         ),
-        _COMMON
-        | _fields("""
+        COMMON
+        | parse_fields("""
 relative_attention
 pos_att_type
 position_buckets
@@ -484,12 +398,12 @@ embedding_size
 pooler_hidden_act  classifier_activation
 cls_dropout        classifier_dropout
 """),
-        aliases=_renames("""
+        aliases=parse_renames("""
 lm_predictions.lm_head.dense.      cls.predictions.transform.dense.
 lm_predictions.lm_head.LayerNorm.  cls.predictions.transform.LayerNorm.
 lm_predictions.lm_head.            cls.predictions.
 """),
-        absent=_PAIRS,
+        absent=PAIRS,
         encoders=("rtd",),
         read=_read_deberta,
         write=_write_deberta,
@@ -498,14 +412,14 @@ lm_predictions.lm_head.            cls.predictions.
         "ModernBert",
         "model",
         (
-            *_renames("""
+            *parse_renames("""
 model.embeddings.tok_embeddings.  bert.embeddings.word_embeddings.
 model.embeddings.norm.            bert.embeddings.LayerNorm.
 model.final_norm.                 bert.encoder.final_norm.
 decoder.weight                    cls.predictions.decoder.weight
 decoder.bias                      cls.predictions.bias
 """),
-            *_in_layers(
+            *in_layers(
                 "model.layers.{layer}",
                 """
 attn_norm  attention_norm
@@ -520,7 +434,7 @@ mlp.Wo     output.dense
 """,
             ),
         ),
-        _fields("""
+        parse_fields("""
 vocab_size
 hidden_size
 num_hidden_layers
@@ -552,10 +466,11 @@ hidden_activation  hidden_act
 norm_eps           layer_norm_eps
 attention_dropout  attention_probs_dropout_prob
 """),
-        absent=(*_PAIRS, "rtd"),
+        absent=(*PAIRS, "rtd"),
         read=_read_modernbert,
         write=_write_modernbert,
     ),
+    **NEWER_FAMILIES,
 }
 
 # The defaults of transformers that differ from BertConfig's, for fields that `config.json` lacks.
@@ -581,6 +496,7 @@ _HF_DEFAULTS: dict[str, dict[str, Any]] = {
     "modernbert": {"vocab_size": 50368, "intermediate_size": 1152, "num_hidden_layers": 22},
     "mpnet": {"vocab_size": 30527},
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), {"vocab_size": 50265}),
+    **NEWER_DEFAULTS,
 }
 
 
@@ -601,7 +517,8 @@ _HARMLESS = set(
     encoder_no_repeat_ngram_size bad_words_ids num_return_sequences output_scores
     return_dict_in_generate forced_bos_token_id forced_eos_token_id remove_invalid_values
     exponential_decay_length_penalty suppress_tokens begin_suppress_tokens prefix directionality
-    pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
+    pretraining_tp mask_token_id pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
+    pooler_size_per_head pooler_type
     net_structure_type gap_size num_memory_blocks down_scale_factor layers_to_keep pruned_heads
     label2id _num_labels
     """.split()
@@ -747,7 +664,9 @@ def architecture(config: BertConfig, head: str) -> str:
         raise MissingHead(config, head)
     if config.is_static:
         return "StaticEmbedding"
-    suffix = "Model" if head in family.encoders else HEADS[head].class_suffix
+    suffix = HEADS[head].class_suffix
+    if head in family.encoders or suffix == BertWithHead.class_suffix:
+        suffix = family.encoder_suffix
     return family.class_name + suffix
 
 
@@ -757,6 +676,18 @@ def heads_of(config: BertConfig) -> list[str]:
         return [*_STATIC_HEADS]
     absent = family_of(config).absent
     return [head for head in HEADS if head not in absent]
+
+
+def part_order(name: str, model_type: str) -> int:
+    """Returns the place of a tensor among those that a family has in one tensor, by BERT's name.
+
+    It is the place of its line in the renames of the family.
+    """
+    renames = FAMILIES[model_type].renames
+    matching = [pair for pair in renames if name.startswith(pair[1])]
+    if not matching:
+        return -1
+    return renames.index(max(matching, key=lambda pair: len(pair[1])))
 
 
 def family_name(name: str, model_type: str, *, projected: bool) -> str:

@@ -133,7 +133,7 @@ def fill(
             f"warning: {where} has tensors that no {config.model_type} model of transformers has, "
             f"and that are ignored: {listed(unexpected)}"
         )
-    names.set_unused_layers(filled, wanted)
+    names.set_unused_layers(filled, wanted, config.model_type)
     filled |= {**known, **fresh(model, lacking, seed)}
     return Filled(nested(filled), absent, sorted(unused))
 

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertjax.base.files import listed
-from bertjax.config.model import BertConfig
+from bertjax.config.model import FAMILY_FIELDS, BertConfig
 from bertjax.model import HEADS
-from bertjax.weights.families import FAMILIES, family_name
+from bertjax.weights.families import FAMILIES, family_name, part_order
 
 
 class LazyTensors(UserDict):
@@ -37,10 +37,6 @@ class _Transform(NamedTuple):
     to_hf: Callable[[np.ndarray, BertConfig], np.ndarray]
 
 
-def _heads(config: BertConfig) -> tuple[int, int]:
-    return config.num_attention_heads, config.hidden_size // config.num_attention_heads
-
-
 _SAME = _Transform(
     from_hf=lambda x, c: x,
     to_hf=lambda x, c: x,
@@ -50,15 +46,15 @@ _MATRIX = _Transform(
     to_hf=lambda x, c: x.T,
 )
 _TO_HEADS = _Transform(
-    from_hf=lambda x, c: x.T.reshape(-1, *_heads(c)),
+    from_hf=lambda x, c: x.T.reshape(c.hidden_size, -1, c.head_size),
     to_hf=lambda x, c: x.reshape(len(x), -1).T,
 )
 _HEADS_BIAS = _Transform(
-    from_hf=lambda x, c: x.reshape(_heads(c)),
+    from_hf=lambda x, c: x.reshape(-1, c.head_size),
     to_hf=lambda x, c: x.reshape(-1),
 )
 _FROM_HEADS = _Transform(
-    from_hf=lambda x, c: x.T.reshape(*_heads(c), -1),
+    from_hf=lambda x, c: x.T.reshape(-1, c.head_size, c.hidden_size),
     to_hf=lambda x, c: x.reshape(-1, x.shape[-1]).T,
 )
 # PyTorch: [out, in of a group, taps]; here: [taps, groups, in of a group, out of a group].
@@ -76,6 +72,7 @@ class Rule(NamedTuple):
         path: the path in our tree, such as "bert/embeddings/word_embeddings/embedding".
         transform: the conversion of the layout.
         first_layer: the first layer that has the parameter; earlier rows of axis 0 are not used.
+            With `first_attention_norm`, all layers have all parameters.
     """
 
     hf_name: str
@@ -181,7 +178,9 @@ _DECODER = "predictions/decoder/kernel"
 _BIAS = "predictions/bias"
 _DECODER_BIAS = "predictions/decoder/bias"
 # Buffers of transformers, which are computed.
-_BUFFER = re.compile(r"(.*\.)?(position_ids|token_type_ids|rotary_emb\.inv_freq)")
+_BUFFER = re.compile(
+    r"(.*\.)?(position_ids|token_type_ids|rotary_emb\.inv_freq|embed_positions\.weight)"
+)
 # Parts of the names of tensors that published models have and transformers leaves out; the first is
 # in `_keys_to_ignore_on_load_unexpected` of its classes. docs/weights.md has the reasons.
 _LEFT_OUT = {
@@ -224,9 +223,14 @@ class Target(NamedTuple):
 def _by_hf_name(model_type: str) -> dict[str, list[Rule]]:
     rules: dict[str, list[Rule]] = {}
     for projected in (False, True):
-        for path, name in _hf_names(model_type, projected).items():
+        known = _hf_names(model_type, projected)
+        for path, name in known.items():
+            if path == _DECODER_BIAS and name == known[_BIAS]:
+                continue  # the output bias has this name only
             if _BY_PATH[path] not in rules.setdefault(name, []):
                 rules[name].append(_BY_PATH[path])
+    for of_tensor in rules.values():
+        of_tensor.sort(key=lambda rule: part_order(rule.hf_name, model_type))
     return rules
 
 
@@ -251,7 +255,7 @@ def find(name: str, model_type: str) -> list[Target]:
     index = int(layer[1]) if layer else None
     if index is None and "{" in name:
         return []
-    if index is not None and any(index < rule.first_layer for rule in rules):
+    if index is not None and any(index < _first_layer(rule, model_type) for rule in rules):
         return []
     return [Target(rule, index, part, len(rules)) for part, rule in enumerate(rules)]
 
@@ -374,7 +378,8 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
         ]
         if path != max(paths):
             continue
-        for layer in _layers(path, stored[path], len(value)):
+        paths.sort(key=lambda part: part_order(_BY_PATH[part].hf_name, config.model_type))
+        for layer in _layers(path, stored[path], len(value), config.model_type):
             parts = []
             for part in paths:
                 own = params[part] if layer is None else params[part][layer]
@@ -383,6 +388,8 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
             yield stored[path].format(layer=layer), whole
         if path == _BIAS and two_biases:
             yield decoder_bias, value
+    if _EMBEDDING in params:
+        yield from FAMILIES[config.model_type].tables(config).items()
 
 
 def two_biases(stored: Iterable[str], config: BertConfig) -> list[str]:
@@ -402,13 +409,22 @@ def encoder_modules(paths: Collection[str], config: BertConfig) -> dict[str, lis
     return modules
 
 
-def set_unused_layers(params: dict[str, np.ndarray], shapes: Mapping[str, Any]) -> None:
+def set_unused_layers(
+    params: dict[str, np.ndarray], shapes: Mapping[str, Any], model_type: str
+) -> None:
     """Sets rows of axis 0 that no layer uses to their initial values, in LayerNorms [layers, D]."""
     for rule in RULES:
-        if rule.first_layer and rule.path in shapes:
+        first = _first_layer(rule, model_type)
+        if first and rule.path in shapes:
             # A model of one layer has no others.
             value = params.setdefault(rule.path, np.empty(shapes[rule.path].shape, np.float32))
-            value[: rule.first_layer] = float(rule.path.endswith("scale"))
+            value[:first] = float(rule.path.endswith("scale"))
+
+
+def _first_layer(rule: Rule, model_type: str) -> int:
+    if FAMILY_FIELDS[model_type].get("first_attention_norm"):
+        return 0
+    return rule.first_layer
 
 
 def missing_names(
@@ -419,13 +435,13 @@ def missing_names(
     stored = _hf_names(config.model_type, "projection/kernel" in paths)
     missing = set()
     for path in paths:
-        for layer in _layers(path, stored[path], config.groups):
+        for layer in _layers(path, stored[path], config.groups, config.model_type):
             if (path, layer) not in seen:
                 missing.add(stored[path].format(layer=layer))
     return sorted(missing)
 
 
-def _layers(path: str, name: str, count: int) -> Iterable[int | None]:
+def _layers(path: str, name: str, count: int, model_type: str) -> Iterable[int | None]:
     if "{" in name:
-        return range(_BY_PATH[path].first_layer, count)
+        return range(_first_layer(_BY_PATH[path], model_type), count)
     return (None,)

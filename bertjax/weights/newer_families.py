@@ -1,0 +1,404 @@
+"""Families that combine the parts of others: rotary positions, RMSNorm, gates, LayerNorm before.
+
+Each is an entry of `NEWER_FAMILIES`; what it computes are fields of `BertConfig`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from bertjax.base.files import brief
+from bertjax.config.model import BertConfig
+from bertjax.model.attention import position_table
+from bertjax.weights.family import (
+    COMMON,
+    PAIRS,
+    ROBERTA_HEADS,
+    Family,
+    in_layers,
+    parse_fields,
+    parse_renames,
+)
+
+_CAUSAL = {"is_decoder": "is_decoder"}
+_CLASSIFIER = {"classifier_dropout": "classifier_dropout"}
+_ROPE = {"rope_theta": "global_rope_theta"}
+# Heads of which transformers has the encoder alone for families with classifiers of texts and words
+# only; what these heads write, transformers reads as the encoder.
+_NO_CLASSES = ("question_answering", "multiple_choice")
+
+
+def rope_theta(values: Mapping[str, Any], default: float) -> float:
+    """Returns the base of the rotary positions in a `config.json`, or `default`.
+
+    transformers 4 wrote `rope_theta`, and transformers 5 writes `rope_parameters`, which goes
+    first. Raises ValueError if the positions are scaled, or only a part of a head is rotated.
+    """
+    rope = values.get("rope_parameters") or {}
+    scaling = values.get("rope_scaling")
+    others = {}
+    if isinstance(rope, dict):
+        others = dict(rope)
+    theta = others.pop("rope_theta", values.get("rope_theta") or default)
+    usual = {"rope_type": "default", "partial_rotary_factor": 1.0}
+    if others.items() - usual.items() or scaling or not isinstance(rope, dict):
+        raise ValueError(
+            f"rope_parameters={brief(rope)}, rope_scaling={brief(scaling)}: scaled and partial "
+            "rotary positions are not supported, only rope_type='default' is."
+        )
+    return theta
+
+
+def _reading_rope(default: float) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Returns a `Family.read` of files whose base of rotary positions is `default` if missing."""
+
+    def read(values: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(values) | {"rope_theta": rope_theta(values, default)}
+
+    return read
+
+
+def _write_rope(fields: Mapping[str, Any]) -> dict[str, Any]:
+    rope = {"rope_type": "default", "rope_theta": fields["rope_theta"]}
+    return dict(fields) | {"rope_parameters": rope}
+
+
+def _read_gte(values: Mapping[str, Any]) -> dict[str, Any]:
+    """GTE has one rate for the inner activations and the outputs of feed-forward layers."""
+    fields = _reading_rope(160_000.0)(values)
+    return fields | {"mlp_dropout": values.get("hidden_dropout_prob", 0.1)}
+
+
+def _write_gte(fields: Mapping[str, Any]) -> dict[str, Any]:
+    written = _write_rope(fields)
+    written.pop("mlp_dropout")
+    return written
+
+
+# What pooling is called in EuroBERT's files, and here.
+_POOLINGS = {"bos": "cls", "mean": "mean", "late": "late"}
+
+
+def _read_eurobert(values: Mapping[str, Any]) -> dict[str, Any]:
+    fields = _reading_rope(10_000.0)(values)
+    pooling = values.get("classifier_pooling", "late")
+    if pooling not in _POOLINGS:
+        raise ValueError(
+            f"classifier_pooling={brief(pooling)} is not supported: use {', '.join(_POOLINGS)}."
+        )
+    # The output matrix of the masked LM has a bias if the feed-forward layers have.
+    has_bias = values.get("mlp_bias", False)
+    return fields | {"classifier_pooling": _POOLINGS[pooling], "decoder_bias": has_bias}
+
+
+def _write_eurobert(fields: Mapping[str, Any]) -> dict[str, Any]:
+    written = _write_rope(fields)
+    written.pop("decoder_bias")
+    names = {ours: name for name, ours in _POOLINGS.items()}
+    return written | {"classifier_pooling": names[fields["classifier_pooling"]]}
+
+
+def _read_roformer(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Embeddings of the size of the hidden states are not projected."""
+    width = values.get("embedding_size")
+    if width == values.get("hidden_size", 768):
+        width = None
+    activation = values.get("hidden_act", "gelu")
+    return dict(values) | {"embedding_size": width, "classifier_activation": activation}
+
+
+def _write_roformer(fields: Mapping[str, Any]) -> dict[str, Any]:
+    written = dict(fields)
+    written.pop("classifier_activation")
+    return written | {"embedding_size": fields["embedding_size"] or fields["hidden_size"]}
+
+
+def _tables_of_roformer(config: BertConfig) -> dict[str, np.ndarray]:
+    theta = float(config.global_rope_theta or 0)
+    table = position_table(config.max_position_embeddings, config.head_size, theta)
+    return {"roformer.encoder.embed_positions.weight": table}
+
+
+_MEGATRON = (
+    ("bert.encoder.ln.", "bert.encoder.final_norm."),
+    *in_layers("bert.encoder.layer.{layer}", "attention.ln attention_norm\nln mlp_norm"),
+)
+_PRE_LAYER_NORM = (
+    ("roberta_prelayernorm.LayerNorm.", "bert.encoder.final_norm."),
+    *in_layers(
+        "roberta_prelayernorm.encoder.layer.{layer}",
+        """
+attention.LayerNorm     attention_norm
+intermediate.LayerNorm  mlp_norm
+""",
+    ),
+)
+_XLM_ROBERTA_XL = (
+    # BERT's name for a LayerNorm that this family has not.
+    ("roberta.encoder.relative_LayerNorm.", "bert.encoder.LayerNorm."),
+    ("roberta.encoder.LayerNorm.", "bert.encoder.final_norm."),
+    *in_layers(
+        "roberta.encoder.layer.{layer}",
+        """
+attention.self_attn_layer_norm  attention_norm
+LayerNorm                       mlp_norm
+""",
+    ),
+)
+# Models whose names come from FlashAttention's code.
+_FLASH_LAYERS = """
+norm1    attention.output.LayerNorm
+norm2    output.LayerNorm
+mlp.fc2  output.dense
+"""
+
+
+def _joint_attention(module: str, projection: str, output: str) -> str:
+    """Returns lines of `in_layers` for one tensor of queries, keys and values."""
+    lines = [f"{module}.{projection} attention.self.{x}" for x in ("query", "key", "value")]
+    lines.append(f"{module}.{output} attention.output.dense")
+    return "\n".join(lines)
+
+
+NEWER_FAMILIES: dict[str, Family] = {
+    "megatron-bert": Family("MegatronBert", "bert", _MEGATRON, COMMON | _CAUSAL),
+    "roberta-prelayernorm": Family(
+        "RobertaPreLayerNorm",
+        "roberta_prelayernorm",
+        (*_PRE_LAYER_NORM, ("roberta_prelayernorm.", "bert."), *ROBERTA_HEADS),
+        absent=(*PAIRS, "rtd"),
+        positions_after_padding=True,
+    ),
+    "xlm-roberta-xl": Family(
+        "XLMRobertaXL",
+        "roberta",
+        (*_XLM_ROBERTA_XL, ("roberta.", "bert."), *ROBERTA_HEADS),
+        absent=(*PAIRS, "rtd"),
+        positions_after_padding=True,
+    ),
+    "bert-generation": Family(
+        "BertGeneration",
+        "bert",
+        fields={name: name for name in COMMON if name != "type_vocab_size"} | _CAUSAL,
+        absent=(*PAIRS, "rtd"),
+        encoders=(
+            *("masked_lm", "sequence_classification", "token_classification"),
+            *_NO_CLASSES,
+        ),
+        encoder_suffix="Encoder",
+    ),
+    "rembert": Family(
+        "RemBert",
+        "rembert",
+        parse_renames("""
+rembert.encoder.embedding_hidden_mapping_in.  bert.embeddings.projection.
+rembert.                                      bert.
+cls.predictions.dense.                        cls.predictions.transform.dense.
+cls.predictions.LayerNorm.                    cls.predictions.transform.LayerNorm.
+cls.predictions.decoder.bias                  cls.predictions.bias
+"""),
+        COMMON
+        | _CAUSAL
+        | parse_fields("""
+input_embedding_size     embedding_size
+output_embedding_size    output_embedding_size
+classifier_dropout_prob  classifier_dropout
+"""),
+        absent=(*PAIRS, "rtd"),
+    ),
+    "nomic_bert": Family(
+        "NomicBert",
+        "nomic_bert",
+        (
+            ("nomic_bert.", "bert."),
+            ("cls.predictions.transform.layer_norm.", "cls.predictions.transform.LayerNorm."),
+            ("nomic_bert.emb_ln.", "bert.embeddings.LayerNorm."),
+            *in_layers("nomic_bert.encoder.layers.{layer}", _FLASH_LAYERS),
+            *in_layers(
+                "nomic_bert.encoder.layers.{layer}",
+                _joint_attention("attn", "Wqkv", "out_proj"),
+            ),
+            *in_layers(
+                "nomic_bert.encoder.layers.{layer}",
+                "mlp.fc12 intermediate.dense\nmlp.fc11 gate.dense",
+            ),
+        ),
+        COMMON | _CLASSIFIER | _ROPE | {"head_dim": "head_dim"},
+        absent=(*PAIRS, "rtd"),
+        encoders=_NO_CLASSES,
+        read=_reading_rope(1000.0),
+        write=_write_rope,
+    ),
+    "gte": Family(
+        "Gte",
+        "gte",
+        (
+            ("gte.", "bert."),
+            ("lm_head.decoder.bias", "cls.predictions.bias"),
+            ("lm_head.norm.", "cls.predictions.transform.LayerNorm."),
+            ("lm_head.dense.", "cls.predictions.transform.dense."),
+            ("lm_head.", "cls.predictions."),
+            *in_layers(
+                "gte.encoder.layer.{layer}",
+                _joint_attention("attention", "qkv_proj", "o_proj"),
+            ),
+            *in_layers(
+                "gte.encoder.layer.{layer}",
+                """
+attn_ln           attention.output.LayerNorm
+mlp_ln            output.LayerNorm
+mlp.up_gate_proj  gate.dense
+mlp.up_gate_proj  intermediate.dense
+mlp.down_proj     output.dense
+""",
+            ),
+        ),
+        COMMON | _CLASSIFIER | _ROPE | {"mlp_dropout": "mlp_dropout"},
+        absent=(*PAIRS, "rtd"),
+        encoders=_NO_CLASSES,
+        read=_read_gte,
+        write=_write_gte,
+    ),
+    "jina_embeddings_v3": Family(
+        "JinaEmbeddingsV3",
+        "roberta",
+        (
+            ("roberta.", "bert."),
+            *ROBERTA_HEADS,
+            ("roberta.emb_ln.", "bert.embeddings.LayerNorm."),
+            *in_layers("roberta.encoder.layers.{layer}", _FLASH_LAYERS),
+            *in_layers(
+                "roberta.encoder.layers.{layer}",
+                _joint_attention("mixer", "Wqkv", "out_proj"),
+            ),
+            *in_layers("roberta.encoder.layers.{layer}", "mlp.fc1 intermediate.dense"),
+        ),
+        COMMON | _CLASSIFIER | _ROPE,
+        absent=(*PAIRS, "rtd"),
+        encoders=("multiple_choice",),
+        read=_reading_rope(20_000.0),
+        write=_write_rope,
+    ),
+    "eurobert": Family(
+        "EuroBert",
+        "model",
+        (
+            *parse_renames("""
+model.embed_tokens.  bert.embeddings.word_embeddings.
+model.norm.          bert.encoder.final_norm.
+lm_head.weight       cls.predictions.decoder.weight
+lm_head.bias         cls.predictions.bias
+dense.               projection.
+"""),
+            *in_layers(
+                "model.layers.{layer}",
+                """
+input_layernorm           attention_norm
+self_attn.q_proj          attention.self.query
+self_attn.k_proj          attention.self.key
+self_attn.v_proj          attention.self.value
+self_attn.o_proj          attention.output.dense
+post_attention_layernorm  mlp_norm
+mlp.gate_proj             intermediate.dense
+mlp.up_proj               gate.dense
+mlp.down_proj             output.dense
+""",
+            ),
+        ),
+        _ROPE
+        | parse_fields("""
+vocab_size
+hidden_size
+num_hidden_layers
+num_attention_heads
+num_key_value_heads
+head_dim
+intermediate_size
+hidden_act
+max_position_embeddings
+initializer_range
+pad_token_id
+tie_word_embeddings
+model_type
+attention_bias
+mlp_bias
+decoder_bias
+classifier_pooling
+rms_norm_eps       layer_norm_eps
+attention_dropout  attention_probs_dropout_prob
+"""),
+        absent=(*PAIRS, "rtd"),
+        encoders=_NO_CLASSES,
+        read=_read_eurobert,
+        write=_write_eurobert,
+    ),
+    "roformer": Family(
+        "RoFormer",
+        "roformer",
+        parse_renames("""
+roformer.embeddings_project.  bert.embeddings.projection.
+roformer.                     bert.
+classifier.dense.             projection.
+classifier.out_proj.          classifier.
+"""),
+        COMMON
+        | _CAUSAL
+        | parse_fields("""
+embedding_size
+rotary_value
+classifier_activation
+"""),
+        absent=(*PAIRS, "rtd", "multiple_choice"),
+        read=_read_roformer,
+        write=_write_roformer,
+        tables=_tables_of_roformer,
+    ),
+}
+
+# The defaults of transformers that differ from BertConfig's, for fields that `config.json` lacks.
+NEWER_DEFAULTS: dict[str, dict[str, Any]] = {
+    "megatron-bert": {
+        "vocab_size": 29056,
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+    },
+    "roberta-prelayernorm": {"vocab_size": 50265},
+    "xlm-roberta-xl": {
+        "vocab_size": 250880,
+        "hidden_size": 2560,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "intermediate_size": 10240,
+        "max_position_embeddings": 514,
+        "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+    },
+    "bert-generation": {
+        "vocab_size": 50358,
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+    },
+    "rembert": {
+        "vocab_size": 250300,
+        "hidden_size": 1152,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 18,
+        "intermediate_size": 4608,
+    },
+    "nomic_bert": {"vocab_size": 30528},
+    "gte": {"vocab_size": 250048},
+    "jina_embeddings_v3": {
+        "vocab_size": 250002,
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+    },
+    "eurobert": {"vocab_size": 128256},
+    "roformer": {"vocab_size": 50000},
+}

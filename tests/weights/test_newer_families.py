@@ -1,0 +1,230 @@
+"""The newer families equal transformers: random odd configs, rows with gaps, gradients, files."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax.model import HEADS, BertConfig
+from bertjax.model.recipe import flattened
+from bertjax.weights import load_model, names
+from bertjax.weights.families import FAMILIES, architecture, config_to_hf, heads_of
+from bertjax.weights.newer_families import NEWER_FAMILIES
+
+ACTIVATIONS = ("gelu", "relu", "gelu_new", "silu")
+CONFIGS = 12
+ROWS = 4
+
+
+def chosen(rng: np.random.Generator, *values: Any) -> Any:
+    return values[rng.integers(len(values))]
+
+
+def odd_config(base: BertConfig, rng: np.random.Generator) -> BertConfig:
+    """A config of the family of `base` with other sizes, and other values of what it may choose."""
+    family = FAMILIES[base.model_type]
+    fields = set(family.fields.values())
+    heads = chosen(rng, 1, 2, 3, 6)
+    head_size = chosen(rng, 2 if heads > 3 else 8, 6, 10)
+    changes: dict[str, Any] = {
+        "vocab_size": int(rng.integers(101, 150)),
+        "hidden_size": heads * head_size,
+        "num_attention_heads": heads,
+        "num_hidden_layers": int(rng.integers(1, 5)),
+        "intermediate_size": int(rng.integers(5, 70)),
+        "hidden_act": chosen(rng, *ACTIVATIONS),
+        "layer_norm_eps": chosen(rng, 1e-12, 1e-5, 1e-3),
+        "max_position_embeddings": 200,
+        "initializer_range": 0.1,
+        "pad_token_id": base.pad_token_id if family.positions_after_padding else 3,
+        "tie_word_embeddings": chosen(rng, True, False),
+        "type_vocab_size": int(rng.integers(1, 4)),
+        "global_rope_theta": chosen(rng, 50.0, 1e4, 5e5),
+        "rotary_value": chosen(rng, True, False),
+        "head_dim": chosen(rng, head_size, 4, 14),
+        "num_key_value_heads": chosen(rng, *(n for n in (1, 2, 3) if heads % n == 0)),
+        "attention_bias": chosen(rng, True, False),
+        "mlp_bias": chosen(rng, True, False),
+        "classifier_pooling": chosen(rng, "cls", "mean", "late"),
+        "embedding_size": int(rng.integers(4, 20)),
+        "output_embedding_size": int(rng.integers(4, 20)),
+    }
+    changes = {name: value for name, value in changes.items() if name in fields}
+    if "decoder_bias" in fields:
+        changes["decoder_bias"] = changes["mlp_bias"]
+    if "classifier_activation" in fields:
+        changes["classifier_activation"] = changes["hidden_act"]
+    if changes.get("embedding_size") == changes["hidden_size"]:
+        changes["embedding_size"] += 1  # which would not be projected
+    if "output_embedding_size" in fields:
+        changes["tie_word_embeddings"] = False
+    return dataclasses.replace(base, **changes)
+
+
+def batch(config: BertConfig, head: str, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Four rows of up to 120 tokens, with padding behind and gaps in the middle."""
+    length = chosen(rng, 9, 40, 120)
+    lengths = rng.integers(3, length + 1, ROWS)
+    lengths[0] = length
+    mask = np.arange(length) < lengths[:, None]
+    gaps = rng.random(mask.shape) < 0.2
+    gaps[:, 0] = False
+    ids = rng.integers(5, config.vocab_size, mask.shape)
+    inputs = {
+        "input_ids": np.where(mask, ids, config.pad_token_id),
+        "attention_mask": (mask & ~gaps).astype(np.int64),
+    }
+    if config.type_vocab_size > 1:
+        inputs["token_type_ids"] = rng.integers(0, config.type_vocab_size, mask.shape)
+    if head == "multiple_choice":
+        return {key: value.reshape(2, 2, length) for key, value in inputs.items()}
+    return inputs
+
+
+def their_model(config: BertConfig, head: str, seed: int):
+    """A model of transformers with random numbers in all parameters."""
+    torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
+    transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    fields = {key: value for key, value in config_to_hf(config).items() if key != "model_type"}
+    described = transformers.AutoConfig.for_model(config.model_type, **fields)
+    described.num_labels = 2 if head in ("question_answering", "pretraining") else 3
+    torch.manual_seed(seed)
+    model = getattr(transformers, architecture(config, head))._from_config(
+        described, attn_implementation="eager"
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) * 0.05)
+    return model.eval()
+
+
+def weighted(outputs: Mapping[str, Any], real: np.ndarray, seed: int, as_array: Any) -> Any:
+    """A number that depends on all outputs of the head, or on the last hidden states."""
+    logits = sorted(name for name in outputs if "logits" in name) or ["last_hidden_state"]
+    total = 0.0
+    for name in logits:
+        value = outputs[name]
+        weights = np.random.default_rng(seed).normal(size=value.shape) / math.prod(value.shape)
+        if value.shape[:2] == real.shape:
+            weights *= real.reshape(*real.shape, *[1] * (value.ndim - 2))
+        total = total + (value * as_array(weights.astype(np.float32))).sum()
+    return total
+
+
+def compare(family: str, base: BertConfig, head: str, seed: int, folder, tokenizer) -> float:
+    """Compares outputs, gradients and files; returns the largest difference of an output."""
+    import torch
+    from safetensors.numpy import load_file, save_file
+
+    rng = np.random.default_rng([seed, *family.encode()])
+    config = odd_config(base, rng)
+    theirs = their_model(config, head, seed)
+    theirs.save_pretrained(folder / "theirs")
+    tokenizer.save(folder / "theirs")
+    inputs = batch(config, head, rng)
+    tensors = {key: torch.tensor(value) for key, value in inputs.items()}
+    expected = theirs(**tensors, output_hidden_states=True, output_attentions=True)
+    real = inputs["attention_mask"].reshape(-1, inputs["attention_mask"].shape[-1]) > 0
+
+    ours = bertjax.load_pretrained(folder / "theirs", head)
+    assert ours.config == dataclasses.replace(
+        config, classifier_dropout=ours.config.classifier_dropout
+    )
+    ours.save(folder / "ours")
+    before = load_file(folder / "theirs" / "model.safetensors")
+    after = load_file(folder / "ours" / "model.safetensors")
+    if head == "encoder":  # files of transformers have no prefix then
+        prefix = f"{FAMILIES[family].prefix}."
+        after = {name.removeprefix(prefix): value for name, value in after.items()}
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        assert value.tobytes() == after[name].tobytes(), name
+
+    found = ours(**inputs, output_hidden_states=True, output_attentions=True)
+    worst = 0.0
+    for name, value in expected.items():
+        if name == "cross_attentions":
+            continue
+        if name == "hidden_states":
+            difference = np.stack([x.detach().numpy() for x in value]) - found[name]
+            difference = difference[:, real]
+        elif name == "attentions":
+            difference = np.stack([x.detach().numpy() for x in value]) - found[name]
+            difference = difference.transpose(1, 3, 0, 2, 4)[real]
+        else:
+            assert found[name].shape == value.shape, name
+            difference = found[name] - value.detach().numpy()
+            difference = difference[real] if value.shape[:2] == real.shape else difference
+        assert np.abs(difference).max() < 1e-5, (name, config)
+        worst = max(worst, float(np.abs(difference).max()))
+
+    weighted(expected, real, seed, torch.tensor).backward()
+    loaded = load_model(folder / "theirs", head)
+    model = loaded.model
+
+    def loss(params):
+        outputs = model.apply({"params": params}, **_rows(inputs))
+        shaped = {}
+        for name, value in outputs.items():
+            theirs_name = FAMILIES[family].outputs.get(name, name)
+            if theirs_name in expected:
+                shaped[theirs_name] = value.reshape(expected[theirs_name].shape)
+        return weighted(shaped, real, seed, jnp.asarray)
+
+    gradients = jax.device_get(jax.jit(jax.grad(loss))(loaded.params))
+    found_gradients = {
+        name: np.ascontiguousarray(value)
+        for name, value in names.to_hf(flattened(gradients), config)
+    }
+    found_gradients |= FAMILIES[family].tables(config)  # which are not trained
+    # Our gradients, in a model of transformers, which has other names than its files.
+    save_file(found_gradients, folder / "theirs" / "model.safetensors")
+    again = type(theirs).from_pretrained(folder / "theirs")
+    for (name, parameter), ours in zip(theirs.named_parameters(), again.parameters(), strict=True):
+        if parameter.grad is None:
+            continue
+        value = parameter.grad.numpy()
+        difference = ours.detach().numpy() - value
+        if difference.ndim == 2 and len(difference) == config.vocab_size:
+            difference[config.pad_token_id] = 0  # PyTorch does not train it
+        scale = max(float(np.abs(value).max()), 1e-3)
+        assert np.abs(difference).max() < 1e-4 * scale, (name, config)
+    return worst
+
+
+def _rows(inputs: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+    return {key: jnp.asarray(value.reshape(ROWS, -1)) for key, value in inputs.items()}
+
+
+def compared_heads(family: str) -> list[str]:
+    """The heads for which transformers has a class."""
+    config = BertConfig(model_type=family)
+    without = FAMILIES[family].encoders
+    known = [head for head in heads_of(config) if head not in without]
+    return [head for head in known if head == "encoder" or HEADS[head].class_suffix != "Model"]
+
+
+FAST = {("eurobert", 0), ("nomic_bert", 1), ("xlm-roberta-xl", 3)}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    ("family", "seed"),
+    [
+        pytest.param(family, seed, marks=() if (family, seed) in FAST else pytest.mark.slow)
+        for family in NEWER_FAMILIES
+        for seed in range(CONFIGS)
+    ],
+)
+def test_an_odd_config_equals_transformers(family, seed, tmp_path, tiny_family, tokenizer):
+    heads = compared_heads(family)
+    head = heads[seed % len(heads)]
+    worst = compare(family, tiny_family(family), head, seed, tmp_path, tokenizer)
+    print(f"{family} {seed} {head}: {worst:.1e}")
