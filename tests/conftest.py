@@ -130,6 +130,10 @@ def tiny_family(tiny_config):
         fields |= {"num_hidden_layers": 2, "max_position_embeddings": 66, "initializer_range": 0.2}
         if MODEL_SIZES[name].embedding_size:
             fields["embedding_size"] = 16
+        if MODEL_SIZES[name].output_embedding_size:
+            fields["output_embedding_size"] = 24
+        if MODEL_SIZES[name].mask_token_id:
+            fields["mask_token_id"] = 4
         if MODEL_SIZES[name].relative_attention:
             fields["position_buckets"] = 8
         if (MODEL_SIZES[name].pad_token_id or 0) >= fields["vocab_size"]:

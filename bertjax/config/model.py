@@ -153,6 +153,9 @@ class BertConfig(Checked):
     its coordinates, as in RoFormer, and not an element of the first half and one of the second."""
     rotary_value: bool = False
     """With global_rope_theta: whether the values of attention are rotated like queries and keys."""
+    stored_rope: bool = False
+    """With global_rope_theta: whether the speeds of the rotations, which follow from it, are a
+    parameter that is never trained, as in ESM-2, whose files have rounded ones."""
     local_rope_theta: Positive | None = None
     """Base of the rotary position embedding in layers with local attention; None:
     global_rope_theta."""
@@ -219,13 +222,23 @@ class BertConfig(Checked):
     rtd_context: bool = False
     """Replaced-token detection: whether the head adds the hidden state of the first token to those
     of all tokens, with a LayerNorm, as in DeBERTa-v3."""
+    token_dropout: bool = False
+    """Whether the embeddings of the token mask_token_id are zero, and those of the other tokens of
+    a sequence scaled such that their sum has the size that it has with 12 % masked tokens, as in
+    ESM-2 (Lin et al. 2022)."""
+    mask_token_id: int | None = None
+    """With token_dropout: id of the mask token; bertjax.pretrain takes it from the tokenizer of the
+    data."""
+    contact_head: bool = False
+    """Whether the encoder has ESM's head for contacts of residues, a logistic regression on the
+    attention of all heads; no training changes it."""
     initializer_cutoff_factor: Positive = 2.0
     """Number of standard deviations at which the initial distribution is truncated."""
     model_type: str = "bert"
     """Family of the model (bert, roberta, xlm-roberta, camembert, data2vec-text, ernie, mpnet,
     albert, distilbert, electra, deberta-v2, modernbert, megatron-bert, roberta-prelayernorm,
-    xlm-roberta-xl, bert-generation, rembert, roformer, nomic_bert, gte, jina_embeddings_v3 or
-    eurobert), which determines the format of its
+    xlm-roberta-xl, bert-generation, rembert, roformer, nomic_bert, gte, jina_embeddings_v3, esm
+    or eurobert), which determines the format of its
     files, and the heads and settings that it may have; it changes no other value, so begin a model
     of another family from a config in configs/pretrain."""
 
@@ -293,6 +306,8 @@ class BertConfig(Checked):
                 f"output_embedding_size={self.output_embedding_size} differs from the size of the "
                 f"embeddings, {self.embedding_width}: set tie_word_embeddings=False."
             )
+        if self.token_dropout and self.mask_token_id is None:
+            raise ValueError("token_dropout=True needs mask_token_id, the id of the mask token.")
         self._check_layers()
 
     def _check_layers(self) -> None:
@@ -309,7 +324,7 @@ class BertConfig(Checked):
             reason = "local attention reads both sides"
             self.refuse_set(("is_decoder",), "with local_attention", reason)
         if self.global_rope_theta is None:
-            names = ("local_rope_theta", "rope_interleaved", "rotary_value")
+            names = ("local_rope_theta", "rope_interleaved", "rotary_value", "stored_rope")
             self.refuse_set(names, "without global_rope_theta", "no position is rotated")
             return
         reason = "rotary positions replace those of attention"
@@ -459,6 +474,8 @@ _ONLY_SUPPORTED = {
     "inner_group_num": 1,
     "summary_type": "first",
     "summary_use_proj": True,
+    "is_folding_model": False,
+    "lora_adaptations": None,
 }
 
 
@@ -621,6 +638,23 @@ FAMILY_FIELDS["eurobert"] = _PRE_NORM | {
     "classifier_pooling": "late",
 }
 
+# ESM-2 (Lin et al. 2022), language models of proteins.
+FAMILY_FIELDS["esm"] = _PRE_NORM | {
+    "pad_token_id": 1,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "embedding_dropout": 0.0,
+    "max_position_embeddings": 1026,
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-5,
+    "embedding_norm": False,
+    "classifier_activation": "tanh",
+    "classifier_input_dropout": True,
+    "global_rope_theta": 10_000.0,
+    "stored_rope": True,
+    "contact_head": True,
+}
+
 
 def _size(
     layers: int, hidden: int, vocab_size: int = 30522, model_type: str = "bert", **fields: Any
@@ -689,6 +723,11 @@ def _eurobert(layers: int, hidden: int, intermediate: int, **fields: Any) -> Ber
     return _size(layers, hidden, 128256, "eurobert", **sizes)
 
 
+def _esm(layers: int, hidden: int) -> BertConfig:
+    fields = {"num_attention_heads": 20, "token_dropout": True, "mask_token_id": 32}
+    return _size(layers, hidden, 33, "esm", **fields)
+
+
 MODEL_SIZES: dict[str, BertConfig] = {
     "bert-tiny": _size(2, 128),
     "bert-mini": _size(4, 256),
@@ -741,6 +780,10 @@ MODEL_SIZES: dict[str, BertConfig] = {
     "nomic-embed-text-v1.5": _size(12, 768, 30528, "nomic_bert"),
     "gte-multilingual-base": _size(12, 768, 250048, "gte"),
     "jina-embeddings-v3": _size(24, 1024, 250002, "jina_embeddings_v3"),
+    "esm2-t6-8m": _esm(6, 320),
+    "esm2-t12-35m": _esm(12, 480),
+    "esm2-t30-150m": _esm(30, 640),
+    "esm2-t33-650m": _esm(33, 1280),
     "eurobert-210m": _eurobert(12, 768, 3072),
     "eurobert-610m": _eurobert(26, 1152, 4096, num_attention_heads=18, num_key_value_heads=6),
     "eurobert-2.1b": _eurobert(32, 2304, 6144, num_attention_heads=18, num_key_value_heads=6),

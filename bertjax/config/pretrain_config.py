@@ -355,9 +355,14 @@ class PretrainConfig(TrainingConfig):
         """Checks that phase `index` sets the base of rotary positions only if the model has them.
 
         Raises:
-            ValueError: the model has a position embedding matrix instead.
+            ValueError: the model has a position embedding matrix instead, or stores its rotations.
         """
         theta = self.phases[index].global_rope_theta
+        if theta is not None and self.model.stored_rope:
+            raise ValueError(
+                f"phases.{index}.global_rope_theta={theta:g}, but the rotations of the model are "
+                "stored with its weights (model.stored_rope): leave it out."
+            )
         if theta is not None and self.model.global_rope_theta is None:
             raise ValueError(
                 f"phases.{index}.global_rope_theta={theta:g}, but the model has no rotary "

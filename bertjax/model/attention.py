@@ -37,14 +37,17 @@ class Rotation(NamedTuple):
     sin: jax.Array
 
 
-def rotation(position_ids: jax.Array, head_size: int, theta: float) -> Rotation:
-    """Computes the rotations for `position_ids` int [B, L], which restart at every sequence.
+def rotation_rates(head_size: int, theta: float) -> jax.Array:
+    """Returns the angles from one position to the next, float32 [head size / 2].
 
-    Pair i of the `head_size / 2` pairs of coordinates is rotated by the angle position *
-    theta^(-2 i / head_size).
+    Pair i of the `head_size / 2` pairs of coordinates is rotated by theta^(-2 i / head_size).
     """
     exponents = jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size
-    rates = 1.0 / theta**exponents
+    return 1.0 / theta**exponents
+
+
+def rotation(position_ids: jax.Array, rates: jax.Array) -> Rotation:
+    """Computes the rotations for `position_ids` int [B, L], which restart at every sequence."""
     positions = position_ids[:, :, None, None].astype(jnp.float32)
     angles = positions * rates[None, None, None]
     return Rotation(jnp.cos(angles), jnp.sin(angles))

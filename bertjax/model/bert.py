@@ -83,6 +83,8 @@ class BertModel(nn.Module):
             )
         if self.has_pooler:
             self.pooler = Linear(self.config, self.config.hidden_size, self.dtype)
+        if self.config.contact_head:
+            self.contact_head = Linear(self.config, 1, self.dtype)
 
     def __call__(
         self,
@@ -103,7 +105,9 @@ class BertModel(nn.Module):
         pooler; and, if `output_hidden_states` is set, "hidden_states" [layers + 1, B, L, D], the
         embeddings and the outputs of the layers.
         """
-        embedded = self.embeddings(input_ids, token_type_ids, position_ids, dropout_rows)
+        embedded = self.embeddings(
+            input_ids, token_type_ids, position_ids, sequence_ids, dropout_rows
+        )
         if self.config.is_static:
             return {"last_hidden_state": embedded, "hidden_states": embedded[None]}
         x, layers = self.encoder(
@@ -114,6 +118,9 @@ class BertModel(nn.Module):
             output_hidden_states=output_hidden_states,
         )
         outputs = {"last_hidden_state": x}
+        if self.config.contact_head and self.is_initializing():
+            heads = self.config.num_hidden_layers * self.config.num_attention_heads
+            self.contact_head(jnp.zeros((1, heads)))  # which `contacts_of` applies
         if self.has_pooler:
             firsts = take_positions(x, sequence_starts)
             outputs["pooler_output"] = jnp.tanh(self.pooler(firsts))

@@ -38,6 +38,25 @@ def sinusoids(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any 
     return values.astype(dtype)
 
 
+# The share of masked tokens in ESM's training: 80 % of 15 %, which are predicted.
+_MASKED_IN_TRAINING = 0.15 * 0.8
+
+
+def _scale_of_unmasked(is_masked: jax.Array, sequence_ids: jax.Array) -> jax.Array:
+    """Returns the factor of the embeddings of each token, float32 [B, L], for `token_dropout`.
+
+    It is the share of unmasked tokens in training over the share in the token's sequence.
+    `is_masked` is bool [B, L], and `sequence_ids` int [B, L].
+    """
+    sequences = sequence_ids.shape[1] + 1
+    sums = jax.vmap(lambda x, ids: jax.ops.segment_sum(x, ids, num_segments=sequences))
+    masked = sums(is_masked.astype(jnp.float32), sequence_ids)
+    lengths = sums(jnp.ones(sequence_ids.shape, jnp.float32), sequence_ids)
+    shares = masked / jnp.maximum(lengths, 1.0)
+    of_token = jnp.take_along_axis(shares, sequence_ids, axis=1)
+    return (1.0 - _MASKED_IN_TRAINING) / (1.0 - of_token)
+
+
 def take_positions(x: jax.Array, positions: jax.Array) -> jax.Array:
     """Gathers the vectors [B, P, D] of x [B, L, D] at the token positions int [B, P]."""
     return jnp.take_along_axis(x, positions[:, :, None], axis=1)
@@ -94,6 +113,7 @@ class Embeddings(nn.Module):
         input_ids: jax.Array,
         token_type_ids: jax.Array,
         position_ids: jax.Array,
+        sequence_ids: jax.Array,
         dropout_rows: jax.Array | None,
     ) -> jax.Array:
         """Computes the embeddings [B, L, D] of tokens int [B, L], see `BertModel.__call__`."""
@@ -101,6 +121,10 @@ class Embeddings(nn.Module):
         x = self.word_embeddings(input_ids)
         if config.is_static:
             return x
+        if config.token_dropout:
+            is_masked = input_ids == config.mask_token_id
+            scale = _scale_of_unmasked(is_masked, sequence_ids)
+            x *= jnp.where(is_masked, 0.0, scale)[:, :, None]
         if config.global_rope_theta is None and config.position_biased_input:
             x += self.positions(position_ids)
         if config.type_vocab_size:

@@ -31,6 +31,7 @@ from bertjax.model.attention import (
     SelfAttention,
     position_table,
     rotation,
+    rotation_rates,
 )
 from bertjax.model.dropout import Dropout, rate_of
 from bertjax.model.embeddings import layer_norm
@@ -148,16 +149,25 @@ def _output_layer(config: BertConfig, dtype: DTypeLike) -> Linear:
 
 
 def rotation_of(
-    config: BertConfig, position_ids: jax.Array, theta: float | None
+    config: BertConfig,
+    position_ids: jax.Array,
+    theta: float | None,
+    stored: jax.Array | None = None,
 ) -> Rotation | None:
-    """Returns the rotations with the base `theta` for `position_ids` int [B, L]; None: none."""
+    """Returns the rotations for `position_ids` int [B, L]; None: there are none.
+
+    `theta` is the base of the rotary positions, and `stored` are rates that replace those that
+    follow from it.
+    """
     if theta is None:
         return None
+    if stored is not None:
+        return rotation(position_ids, stored)
     if config.rope_interleaved:
         table = position_table(config.max_position_embeddings, config.head_size, theta)
         sin, cos = jnp.split(jnp.asarray(table)[position_ids][:, :, None], 2, axis=-1)
         return Rotation(cos, sin)
-    return rotation(position_ids, config.head_size, theta)
+    return rotation(position_ids, rotation_rates(config.head_size, theta))
 
 
 class Encoder(nn.Module):
@@ -197,7 +207,8 @@ class Encoder(nn.Module):
         config = self.config
         first_biases, next_biases = self._biases()
         relative = self._relative(x.shape[1])
-        rotation = rotation_of(config, position_ids, config.global_rope_theta)
+        theta = config.global_rope_theta
+        rotation = rotation_of(config, position_ids, theta, self._stored_rates())
         convolve = is_first = None
         if config.conv_kernel_size:
             convolve = self._convolve(x, sequence_ids, dropout_rows)
@@ -237,6 +248,15 @@ class Encoder(nn.Module):
         if layers is not None:
             layers = layers.reshape(-1, *x.shape)  # [groups, repeats, ...] -> [layers, ...]
         return x, layers
+
+    def _stored_rates(self) -> jax.Array | None:
+        """Returns the rates of the rotations that are stored with the parameters, if any."""
+        config = self.config
+        if not config.stored_rope:
+            return None
+        theta = float(config.global_rope_theta or 0)  # `BertConfig` requires it
+        rates = self.param("rope_rates", lambda key: rotation_rates(config.head_size, theta))
+        return jax.lax.stop_gradient(rates)
 
     def _relative(self, length: int) -> jax.Array | None:
         """Returns what `SelfAttention` takes as `relative`."""
@@ -395,7 +415,7 @@ class PreNormEncoder(Encoder):
         keys = None
         if dropout_rows is not None and self.has_rng("dropout"):
             keys = jax.random.split(self.make_rng("dropout"), config.num_hidden_layers)
-        rotations = self._rotations(position_ids)
+        rotations = self._rotations(position_ids, self._stored_rates())
 
         def run(layer: PreNormLayer, x: jax.Array, params: Any, key: Any) -> tuple[jax.Array, Any]:
             rotation = rotations[layer.is_global]
@@ -440,13 +460,16 @@ class PreNormEncoder(Encoder):
         keys = jax.random.split(key, self.config.num_hidden_layers)
         return jax.vmap(init)(keys)
 
-    def _rotations(self, position_ids: jax.Array) -> dict[bool, Rotation | None]:
+    def _rotations(
+        self, position_ids: jax.Array, stored: jax.Array | None = None
+    ) -> dict[bool, Rotation | None]:
         """Returns {whether attention is global: the rotations of the tokens}."""
         config = self.config
         everywhere = config.global_rope_theta
+        nearby = config.local_rope_theta or everywhere
         return {
-            True: rotation_of(config, position_ids, everywhere),
-            False: rotation_of(config, position_ids, config.local_rope_theta or everywhere),
+            True: rotation_of(config, position_ids, everywhere, stored),
+            False: rotation_of(config, position_ids, nearby, stored),
         }
 
     def _run_all(

@@ -370,8 +370,16 @@ def _update_rule(config: OptimizerConfig) -> optax.GradientTransformation:
 
 
 def decay_mask(params: Any) -> Any:
-    """Returns the weight-decay mask, a tree of bools: False for biases and LayerNorm scales."""
-    return jax.tree.map_with_path(lambda path, _: path[-1].key not in ("bias", "scale"), params)
+    """Returns the weight-decay mask, a tree of bools: False for biases and LayerNorm scales.
+
+    It is also False for what is never trained: stored rates of rotations, ESM's contact head.
+    """
+    without = {"bias", "scale", "rope_rates", "contact_head"}
+
+    def decays(path: Any, _: Any) -> bool:
+        return without.isdisjoint(key.key for key in path)
+
+    return jax.tree.map_with_path(decays, params)
 
 
 class UncorrectedAdamState(NamedTuple):

@@ -288,6 +288,8 @@ def plan_pretraining(config: PretrainConfig, facts: PretrainingFacts) -> Pretrai
     if config.init is not None and facts.initial is not None:
         lines += _lines_of_architecture(config, model)
         model = model.with_dropout(config.dropout)
+    if model.token_dropout:
+        model = dataclasses.replace(model, mask_token_id=facts.tokenizer.mask_token_id)
     config = dataclasses.replace(
         config,
         data=facts.data.directory,

@@ -543,6 +543,7 @@ _FOLLOWED_ELSEWHERE = {
     "rope_parameters",
     "rope_scaling",
     "layer_types",
+    "is_folding_model",
 }
 
 
@@ -614,7 +615,8 @@ def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:
     + 1 (1 if `pad_token_id` is None); for other families, it stays the same.
     """
     config = dataclasses.replace(config, pad_token_id=pad_token_id)
-    if not family_of(config).positions_after_padding:
+    has_table = config.global_rope_theta is None
+    if not family_of(config).positions_after_padding or not has_table:
         return config
     return dataclasses.replace(config, position_offset=(pad_token_id or 0) + 1)
 

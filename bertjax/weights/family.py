@@ -83,6 +83,9 @@ class Family(NamedTuple):
         encoders: names of the heads of the family of which transformers has the encoder alone.
         encoder_suffix: suffix of the class of the encoder in transformers.
         absent: names of the heads in `bertjax.model.HEADS` that transformers lacks for the family.
+        decoder_has_bias: whether the output matrix of an untied masked LM has a bias of its own.
+        modules_in_files: whether the layers of the classes have the names of the tensors in files,
+            without which files of PEFT's adapters have other names.
         positions_after_padding: whether position ids start at pad_token_id + 1, as in RoBERTa.
         outputs: {name of a model output in bertjax: its name in transformers}, if the names differ.
         read: converts a `config.json` to a mapping whose keys are the keys of `fields`.
@@ -98,6 +101,8 @@ class Family(NamedTuple):
     absent: tuple[str, ...] = ("rtd",)
     encoders: tuple[str, ...] = ()
     encoder_suffix: str = "Model"
+    decoder_has_bias: bool = True
+    modules_in_files: bool = True
     positions_after_padding: bool = False
     outputs: Mapping[str, str] = {}
     read: Callable[[Mapping[str, Any]], dict[str, Any]] = dict

@@ -139,6 +139,8 @@ norm         bert.encoder.conv.LayerNorm                 bert/encoder/convolutio
 dense        head.dense                                  head/dense
 norm         head.norm                                   head/norm
 dense        bert.pooler.dense                           bert/pooler
+dense        bert.contact_head.regression                bert/contact_head
+vector       bert.rotary_embeddings.inv_freq             bert/encoder/rope_rates
 dense        cls.predictions.transform.dense             predictions/transform
 norm         cls.predictions.transform.LayerNorm         predictions/layer_norm
 vector       cls.predictions.bias                        predictions/bias
@@ -180,6 +182,8 @@ _DECODER_BIAS = "predictions/decoder/bias"
 # Buffers of transformers, which are computed.
 _BUFFER = re.compile(
     r"(.*\.)?(position_ids|token_type_ids|rotary_emb\.inv_freq|embed_positions\.weight)"
+    # Older files of ESM have a copy in each layer; that of layer 0 is read.
+    r"|.*\.layer\.[1-9][0-9]*\.attention\.self\.rotary_embeddings\.inv_freq"
 )
 # Parts of the names of tensors that published models have and transformers leaves out; the first is
 # in `_keys_to_ignore_on_load_unexpected` of its classes. docs/weights.md has the reasons.
@@ -372,6 +376,7 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
     # Most families have a second name for the output bias, that of the output matrix, if untied.
     decoder_bias = stored[_DECODER].removesuffix("weight") + "bias"
     two_biases = not config.tie_word_embeddings and stored[_BIAS] != decoder_bias
+    two_biases &= FAMILIES[config.model_type].decoder_has_bias
     for path, value in sorted(params.items()):
         paths = [
             other for other, name in stored.items() if name == stored[path] and other in params

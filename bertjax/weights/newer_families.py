@@ -99,6 +99,27 @@ def _write_eurobert(fields: Mapping[str, Any]) -> dict[str, Any]:
     return written | {"classifier_pooling": names[fields["classifier_pooling"]]}
 
 
+def _read_esm(values: Mapping[str, Any]) -> dict[str, Any]:
+    """ESM-2 has rotary positions, and ESM-1b a table of positions and another LayerNorm."""
+    fields = dict(values)
+    kind = fields.pop("position_embedding_type", "absolute")
+    if kind not in ("absolute", "rotary"):
+        raise ValueError(f"position_embedding_type={brief(kind)} is not supported: use rotary.")
+    is_rotary = kind == "rotary"
+    fields["rope_theta"] = values.get("rope_theta", 10_000.0) if is_rotary else None
+    fields["stored_rope"] = is_rotary
+    fields["emb_layer_norm_before"] = bool(values.get("emb_layer_norm_before"))
+    return fields
+
+
+def _write_esm(fields: Mapping[str, Any]) -> dict[str, Any]:
+    written = dict(fields)
+    is_rotary = written.pop("stored_rope")
+    kind = "rotary" if is_rotary else "absolute"
+    theta = fields["rope_theta"] or 10_000.0
+    return written | {"position_embedding_type": kind, "rope_theta": theta}
+
+
 def _read_roformer(values: Mapping[str, Any]) -> dict[str, Any]:
     """Embeddings of the size of the hidden states are not projected."""
     width = values.get("embedding_size")
@@ -225,6 +246,7 @@ classifier_dropout_prob  classifier_dropout
             ),
         ),
         COMMON | _CLASSIFIER | _ROPE | {"head_dim": "head_dim"},
+        modules_in_files=False,
         absent=(*PAIRS, "rtd"),
         encoders=_NO_CLASSES,
         read=_reading_rope(1000.0),
@@ -255,6 +277,7 @@ mlp.down_proj     output.dense
             ),
         ),
         COMMON | _CLASSIFIER | _ROPE | {"mlp_dropout": "mlp_dropout"},
+        modules_in_files=False,
         absent=(*PAIRS, "rtd"),
         encoders=_NO_CLASSES,
         read=_read_gte,
@@ -275,6 +298,7 @@ mlp.down_proj     output.dense
             *in_layers("roberta.encoder.layers.{layer}", "mlp.fc1 intermediate.dense"),
         ),
         COMMON | _CLASSIFIER | _ROPE,
+        modules_in_files=False,
         absent=(*PAIRS, "rtd"),
         encoders=("multiple_choice",),
         read=_reading_rope(20_000.0),
@@ -332,6 +356,54 @@ attention_dropout  attention_probs_dropout_prob
         encoders=_NO_CLASSES,
         read=_read_eurobert,
         write=_write_eurobert,
+    ),
+    "esm": Family(
+        "Esm",
+        "esm",
+        (
+            ("esm.encoder.emb_layer_norm_after.", "bert.encoder.final_norm."),
+            ("esm.embeddings.layer_norm.", "bert.embeddings.LayerNorm."),
+            *in_layers(
+                "esm.encoder.layer.{layer}",
+                "attention.LayerNorm attention_norm\nLayerNorm mlp_norm",
+            ),
+            ("esm.", "bert."),
+            *ROBERTA_HEADS,
+        ),
+        _CAUSAL
+        | _ROPE
+        | parse_fields("""
+vocab_size
+hidden_size
+num_hidden_layers
+num_attention_heads
+intermediate_size
+hidden_dropout_prob
+attention_probs_dropout_prob
+max_position_embeddings
+initializer_range
+layer_norm_eps
+pad_token_id
+mask_token_id
+tie_word_embeddings
+model_type
+token_dropout
+stored_rope
+emb_layer_norm_before  embedding_norm
+"""),
+        # Of a copy in each layer, the first is read; transformers 5.24 writes one, named "*".
+        aliases=parse_renames("""
+esm.encoder.layer.0.attention.self.rotary_embeddings.  esm.rotary_embeddings.
+encoder.layer.0.attention.self.rotary_embeddings.      esm.rotary_embeddings.
+esm.encoder.layer.*.attention.self.rotary_embeddings.  esm.rotary_embeddings.
+encoder.layer.*.attention.self.rotary_embeddings.      esm.rotary_embeddings.
+"""),
+        absent=(*PAIRS, "rtd"),
+        encoders=_NO_CLASSES,
+        decoder_has_bias=False,
+        positions_after_padding=True,
+        read=_read_esm,
+        write=_write_esm,
     ),
     "roformer": Family(
         "RoFormer",
@@ -398,6 +470,12 @@ NEWER_DEFAULTS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 24,
         "num_attention_heads": 16,
         "intermediate_size": 4096,
+    },
+    "esm": {
+        "vocab_size": 33,
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "layer_norm_eps": 1e-12,
     },
     "eurobert": {"vocab_size": 128256},
     "roformer": {"vocab_size": 50000},

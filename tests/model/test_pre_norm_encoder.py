@@ -271,11 +271,13 @@ def test_a_task_with_another_number_of_outputs_gets_a_new_classifier(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"pre_norm": False},
-            "gated_linear_unit=True has no effect without pre",
-        ),
-        ({"global_rope_theta": None}, "needs global_rope_theta"),
+        ({"pre_norm": False}, "local_attention=9 has no effect without pre_norm"),
+        ({"global_rope_theta": None}, "local_rope_theta=50.0 has no effect without global_rope"),
+        ({"num_key_value_heads": 2}, "num_attention_heads=3 is not a multiple of num_key_value"),
+        ({"relative_attention": True}, "relative_attention=True"),
+        ({"classifier_pooling": "late"}, "classifier_pooling=late"),
+        ({"token_dropout": True}, "needs mask_token_id"),
+        ({"tie_word_embeddings": True, "output_embedding_size": 5}, "output_embedding_size=5"),
         ({"global_rope_theta": -1.0}, "global_rope_theta=-1.0: it must be positive"),
         ({"is_decoder": True}, "is_decoder=True"),
         ({"num_attention_heads": 8}, "heads of odd size"),

@@ -14,7 +14,13 @@ import bertjax
 from bertjax.model import HEADS, BertConfig
 from bertjax.model.recipe import flattened
 from bertjax.weights import load_model, names
-from bertjax.weights.families import FAMILIES, architecture, config_to_hf, heads_of
+from bertjax.weights.families import (
+    FAMILIES,
+    architecture,
+    config_to_hf,
+    heads_of,
+    with_pad_token,
+)
 from bertjax.weights.newer_families import NEWER_FAMILIES
 
 ACTIVATIONS = ("gelu", "relu", "gelu_new", "silu")
@@ -54,6 +60,10 @@ def odd_config(base: BertConfig, rng: np.random.Generator) -> BertConfig:
         "classifier_pooling": chosen(rng, "cls", "mean", "late"),
         "embedding_size": int(rng.integers(4, 20)),
         "output_embedding_size": int(rng.integers(4, 20)),
+        "token_dropout": chosen(rng, True, False),
+        "mask_token_id": 4,
+        "embedding_norm": chosen(rng, True, False),
+        "stored_rope": chosen(rng, True, True, False),
     }
     changes = {name: value for name, value in changes.items() if name in fields}
     if "decoder_bias" in fields:
@@ -64,7 +74,9 @@ def odd_config(base: BertConfig, rng: np.random.Generator) -> BertConfig:
         changes["embedding_size"] += 1  # which would not be projected
     if "output_embedding_size" in fields:
         changes["tie_word_embeddings"] = False
-    return dataclasses.replace(base, **changes)
+    if changes.get("stored_rope") is False:  # ESM-1b has a table of positions
+        changes["global_rope_theta"] = None
+    return with_pad_token(dataclasses.replace(base, **changes), changes["pad_token_id"])
 
 
 def batch(config: BertConfig, head: str, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -76,6 +88,10 @@ def batch(config: BertConfig, head: str, rng: np.random.Generator) -> dict[str, 
     gaps = rng.random(mask.shape) < 0.2
     gaps[:, 0] = False
     ids = rng.integers(5, config.vocab_size, mask.shape)
+    if config.token_dropout:
+        is_masked = mask & ~gaps & (rng.random(mask.shape) < 0.3)
+        is_masked[:, 0] = False
+        ids = np.where(is_masked, config.mask_token_id, ids)
     inputs = {
         "input_ids": np.where(mask, ids, config.pad_token_id),
         "attention_mask": (mask & ~gaps).astype(np.int64),
@@ -118,6 +134,14 @@ def weighted(outputs: Mapping[str, Any], real: np.ndarray, seed: int, as_array: 
     return total
 
 
+def plain(name: str) -> str:
+    """Transformers 5.24 writes ESM's LayerNorms by their old names, and one name with a star."""
+    name = name.replace("encoder.layer.*.attention.self.rotary", "rotary")
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+        "LayerNorm.beta", "LayerNorm.bias"
+    )
+
+
 def compare(family: str, base: BertConfig, head: str, seed: int, folder, tokenizer) -> float:
     """Compares outputs, gradients and files; returns the largest difference of an output."""
     import torch
@@ -143,6 +167,7 @@ def compare(family: str, base: BertConfig, head: str, seed: int, folder, tokeniz
     if head == "encoder":  # files of transformers have no prefix then
         prefix = f"{FAMILIES[family].prefix}."
         after = {name.removeprefix(prefix): value for name, value in after.items()}
+    before = {plain(name): value for name, value in before.items()}
     assert before.keys() == after.keys()
     for name, value in before.items():
         assert value.tobytes() == after[name].tobytes(), name
