@@ -16,6 +16,7 @@ from bertjax.model import HEADS, BertConfig
 from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.weights import load_model
 from bertjax.weights.families import FAMILIES, architecture, config_to_hf, heads_of, with_pad_token
+from bertjax.weights.newer_families import NEWER_FAMILIES
 
 BERT_HEADS = heads_of(BertConfig())
 
@@ -47,8 +48,8 @@ OWN_NAMES = ("pretraining", "masked_lm", "sequence_classification", "rtd")
             *(name, head),
             marks=[]
             if name == "bert"
-            or head == "masked_lm"
-            or (head in OWN_NAMES and name not in OF_OTHERS)
+            or (head == "masked_lm" and name not in NEWER_FAMILIES)
+            or (head in OWN_NAMES and name not in (*OF_OTHERS, *NEWER_FAMILIES))
             or (name, head) == ("electra", "multiple_choice")
             else [pytest.mark.slow, pytest.mark.exhaustive],
         )

@@ -70,6 +70,31 @@ def attention_of(model: Pretrained, text: str, pair: str | None = None) -> Atten
     )
 
 
+def contacts_of(model: Pretrained, text: str) -> np.ndarray:
+    """Computes with which probability two residues of a protein touch, float32 [R, R].
+
+    It is the head of ESM's files: a logistic regression on the attention of all heads between the R
+    tokens of the text, without special tokens, made symmetric and with the average product
+    correction (Rao et al. 2020, 3.3).
+
+    Raises:
+        ValueError: the model has no such head, or as `attention_of`.
+    """
+    head = model.params["bert"].get("contact_head")
+    if head is None:
+        raise ValueError(
+            f"A model of the family {model.config.model_type} has no head for contacts: use an ESM."
+        )
+    probabilities = attention_of(model, text).probabilities[..., 1:-1, 1:-1]
+    by_head = probabilities.reshape(-1, *probabilities.shape[2:])
+    symmetric = by_head + by_head.swapaxes(1, 2)
+    rows = symmetric.sum(2, keepdims=True)
+    columns = symmetric.sum(1, keepdims=True)
+    corrected = symmetric - rows * columns / symmetric.sum((1, 2), keepdims=True)
+    logits = np.tensordot(np.asarray(head["kernel"])[:, 0], corrected, axes=1)
+    return 1.0 / (1.0 + np.exp(-logits - np.asarray(head["bias"])))
+
+
 def attention_data(model: Pretrained, text: str, pair: str | None = None) -> dict[str, Any]:
     """Computes the JSON values of a page about a text, which may contain [MASK], or a text pair.
 

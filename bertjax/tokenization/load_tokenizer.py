@@ -8,6 +8,7 @@ import base64
 import copy
 import dataclasses
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from bertjax.tokenization.tokenizer_files import (
     ADDED,
     ALBERT_CLASS,
     CONFIG,
+    ESM_CLASS,
     FLAGS,
     TOKENIZER_FILES,
     TokenizerFiles,
@@ -171,10 +173,27 @@ def _wordpiece(source: TokenizerFiles) -> Tokenizer:
         layout = Layout(special_tokens=SPECIAL_TOKENS)
         return _wrapped(source, WordPieceTokenizer, layout, source.json["model"].get("unk_token"))
     vocab = read_vocab_txt(source.file)
+    if source.tokenizer_class == ESM_CLASS:
+        return _residues_of_esm(source, vocab)
     flags = {"do_lower_case": not looks_cased(vocab), **source.flags}
     known = ("do_lower_case", "tokenize_chinese_chars", "strip_accents")
     flags = {name: flags[name] for name in known if name in flags}
     return WordPieceTokenizer(vocab, **flags, **source.common)
+
+
+def _residues_of_esm(source: TokenizerFiles, vocab: dict[str, int]) -> Tokenizer:
+    """Builds the tokenizer of ESM: each entry of the vocabulary is split off, and nothing else."""
+    special = SpecialTokens(unk="<unk>", pad="<pad>", cls="<cls>", sep="<eos>", mask="<mask>")
+    entries = sorted(vocab, key=len, reverse=True)
+    pattern = tokenizers.Regex("|".join(map(re.escape, entries)))
+    with explaining_the_library():
+        backend = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=special.unk))
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split(pattern, "isolated")]
+        )
+        backend.add_special_tokens([*special])
+    layout = Layout(special_tokens=special)
+    return WordPieceTokenizer.wrap(backend, layout, **source.common)
 
 
 def _bpe(source: TokenizerFiles) -> Tokenizer:

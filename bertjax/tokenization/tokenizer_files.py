@@ -40,10 +40,14 @@ _SPECIAL = "special_tokens_map.json"
 TOKENIZER_FILES = (*VOCABULARY_FILES, CONFIG, ADDED, _SPECIAL)
 """The names of all files from which tokenizers are loaded."""
 ALBERT_CLASS = "AlbertTokenizer"
+ESM_CLASS = "EsmTokenizer"
+# Classes whose tokenizer.json lacks a step of the class.
+_REFUSED_CLASSES = {"RoFormerTokenizer": "it splits Chinese into words by the package rjieba"}
 _KIND_OF_CLASS = {
     "BertTokenizer": "WordPiece",
     "ElectraTokenizer": "WordPiece",
     "DistilBertTokenizer": "WordPiece",
+    ESM_CLASS: "WordPiece",
     "RobertaTokenizer": "BPE",
     **dict.fromkeys(LAYOUTS, "Unigram"),
 }
@@ -61,6 +65,16 @@ _CLASS_OF_TYPE = {
     "deberta-v2": DEBERTA,
     "mpnet": "MPNetTokenizer",
     "modernbert": GENERIC_CLASS,
+    "megatron-bert": "BertTokenizer",
+    "roberta-prelayernorm": "RobertaTokenizer",
+    "xlm-roberta-xl": GENERIC_CLASS,
+    "bert-generation": "BertGenerationTokenizer",
+    "rembert": "RemBertTokenizer",
+    "roformer": "RoFormerTokenizer",
+    "nomic_bert": "BertTokenizer",
+    "gte": "XLMRobertaTokenizer",
+    "jina_embeddings_v3": "XLMRobertaTokenizer",
+    "esm": ESM_CLASS,
 }
 # Generic classes of transformers take a tokenizer.json as it is.
 _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
@@ -216,6 +230,11 @@ def _named_class(
             )
             named = GENERIC_CLASS
     named = str(named).removesuffix("Fast")
+    if named in _REFUSED_CLASSES:
+        raise ValueError(
+            f"{file.parent} has the tokenizer class {named}, which is not supported, since "
+            f"{_REFUSED_CLASSES[named]}."
+        )
     if named and named not in _KIND_OF_CLASS and named not in _GENERIC:
         said = "config.json"
         if config.get("tokenizer_class"):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import bertjax
+from bertjax.inference.attention import contacts_of
 from bertjax.model import HEADS, BertConfig
 from bertjax.model.recipe import flattened
 from bertjax.weights import load_model, names
@@ -236,7 +237,25 @@ def compared_heads(family: str) -> list[str]:
     return [head for head in known if head == "encoder" or HEADS[head].class_suffix != "Model"]
 
 
-FAST = {("eurobert", 0), ("nomic_bert", 1), ("xlm-roberta-xl", 3)}
+@pytest.mark.parity
+def test_contacts_of_residues_equal_transformers(tmp_path, tiny_family):
+    theirs = their_model(tiny_family("esm"), "masked_lm", 0)
+    import torch
+    import transformers
+    from transformers.models.esm.configuration_esm import get_default_vocab_list
+
+    (tmp_path / "vocab.txt").write_text("\n".join(get_default_vocab_list()))
+    theirs.save_pretrained(tmp_path)
+    tokenizer = transformers.EsmTokenizer(tmp_path / "vocab.txt")
+    tokenizer.save_pretrained(tmp_path)
+    inputs = tokenizer("MKTAYIAKQRQISFVK", return_tensors="pt")
+    with torch.no_grad():
+        expected = theirs.predict_contacts(inputs["input_ids"], inputs["attention_mask"])
+    found = contacts_of(bertjax.load_pretrained(tmp_path), "MKTAYIAKQRQISFVK")
+    np.testing.assert_allclose(found, expected[0].numpy(), atol=1e-5)
+
+
+FAST = {("esm", 1), ("eurobert", 0), ("nomic_bert", 1), ("xlm-roberta-xl", 3)}
 
 
 @pytest.mark.parity
