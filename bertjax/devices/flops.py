@@ -83,7 +83,7 @@ def train_flops_per_row(
     products = 2 * keys  # of a token's query with keys, and of the probabilities with values
     if config.relative_attention:  # scores for the positions of 2 L - 1 differences
         products += 2 * len(config.pos_att_type) * layers * row_length
-    flop = 6 * row_length * config.hidden_size * products
+    flop = 6 * row_length * config.num_attention_heads * config.head_size * products
     for product, count in _dense_products(config, row_length, predictions).items():
         groups = max(product.batch, 1)
         flop += 6 * count * groups * product.rows * product.inner * product.columns
@@ -161,7 +161,7 @@ def forward_products(
     tokens = rows * row_length
     products = _dense_products(config, tokens, rows * predictions)
     heads = config.num_attention_heads
-    head_size = config.hidden_size // heads
+    head_size = config.head_size
     layers = _layers(config, predictions)
     window = config.local_attention or 0
     for layer in range(layers):
@@ -184,10 +184,14 @@ def _dense_products(config: BertConfig, tokens: int, masked: int) -> Counter[Pro
     """Returns the products with parameters of a forward pass over tokens, some of them masked."""
     d = config.hidden_size
     f = config.intermediate_size
-    e = config.embedding_size or d
+    e = config.output_size
+    queries = config.num_attention_heads * config.head_size
+    keys = config.key_heads * config.head_size
     layers = _layers(config, masked)
     products: Counter[Product] = Counter()
-    products[Product(0, tokens, d, d)] += 4 * layers
+    products[Product(0, tokens, d, queries)] += layers
+    products[Product(0, tokens, d, keys)] += 2 * layers
+    products[Product(0, tokens, queries, d)] += layers
     products[Product(0, tokens, d, f)] += layers
     if config.gated_linear_unit:
         products[Product(0, tokens, d, f)] += layers
@@ -196,8 +200,9 @@ def _dense_products(config: BertConfig, tokens: int, masked: int) -> Counter[Pro
         width = d // config.conv_groups
         products[Product(config.conv_groups, tokens, width, width)] += config.conv_kernel_size
     if config.embedding_size:
-        products[Product(0, tokens, e, d)] += 1
-    products[Product(0, masked, d, e)] += 1
+        products[Product(0, tokens, config.embedding_size, d)] += 1
+    if config.mlm_transform:
+        products[Product(0, masked, d, e)] += 1
     products[Product(0, masked, e, config.vocab_size)] += 1
     return products
 

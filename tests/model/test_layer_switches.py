@@ -1,0 +1,110 @@
+"""What layers may be besides BERT's: packed rows, meshes and kernels change nothing."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from bertjax.config import MeshConfig
+from bertjax.devices import sharding
+from bertjax.model import HEADS
+from bertjax.model.fused_attention import FUSED, flash_attention
+
+# Each has switches that no other has, with sizes that eight devices can split.
+CHANGES = {
+    "eurobert": {"num_key_value_heads": 2, "head_dim": 16, "num_hidden_layers": 3},
+    "nomic_bert": {},
+    "esm": {"token_dropout": True},
+    "roformer": {"rotary_value": True, "embedding_size": 16},
+    "rembert": {},
+    "xlm-roberta-xl": {},
+}
+LENGTHS = (40, 70, 18)
+LENGTH = 128
+
+
+def sequences_alone(vocab_size: int) -> dict[str, np.ndarray]:
+    """Three sequences in rows of their own; one token in five is the mask."""
+    rng = np.random.default_rng(0)
+    mask = np.arange(LENGTH) < np.array(LENGTHS)[:, None]
+    ids = rng.integers(5, vocab_size, mask.shape)
+    ids = np.where(rng.random(mask.shape) < 0.2, 4, ids)
+    return {"input_ids": np.where(mask, ids, 1), "attention_mask": mask.astype(np.int32)}
+
+
+def in_one_row(alone: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    ids = [row[:length] for row, length in zip(alone["input_ids"], LENGTHS, strict=True)]
+    return {
+        "input_ids": np.concatenate(ids)[None],
+        "position_ids": np.concatenate([np.arange(n) for n in LENGTHS])[None],
+        "sequence_ids": np.repeat(np.arange(1, 4), LENGTHS)[None],
+        "sequence_starts": np.cumsum([0, *LENGTHS[:-1]])[None],
+    }
+
+
+def model_of(family, tiny_family, head="masked_lm"):
+    config = tiny_family(family, max_position_embeddings=LENGTH + 2, **CHANGES[family])
+    return HEADS[head](dataclasses.replace(config, initializer_range=0.1), num_labels=3)
+
+
+@pytest.mark.parametrize("family", CHANGES)
+def test_packed_sequences_give_what_they_give_alone(family, tiny_family, random_params):
+    model = model_of(family, tiny_family)
+    params = {"params": random_params(model)}
+    alone = sequences_alone(model.config.vocab_size)
+    expected = jax.jit(model.apply)(params, **alone)["logits"]
+    packed = jax.jit(model.apply)(params, **in_one_row(alone))["logits"][0]
+    for i, (start, length) in enumerate(zip(np.cumsum([0, *LENGTHS]), LENGTHS, strict=False)):
+        found = packed[start : start + length]
+        np.testing.assert_allclose(found, expected[i, :length], atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "late"])
+def test_classifiers_of_packed_sequences_read_their_own(pooling, tiny_family, random_params):
+    model = model_of("eurobert", tiny_family, "sequence_classification")
+    model = model.clone(config=dataclasses.replace(model.config, classifier_pooling=pooling))
+    params = {"params": random_params(model)}
+    alone = sequences_alone(model.config.vocab_size)
+    expected = jax.jit(model.apply)(params, **alone)["logits"]
+    found = jax.jit(model.apply)(params, **in_one_row(alone))["logits"][0]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def loss_of(model, params, inputs):
+    logits = model.apply({"params": params}, **inputs)["logits"]
+    real = inputs["sequence_ids"] > 0
+    return ((logits * real[..., None]) ** 2).mean()
+
+
+def assert_close(found, expected):
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5 * max(1.0, np.abs(b).max()))
+
+
+@pytest.mark.parametrize("family", CHANGES)
+def test_flash_attention_equals_that_of_xla(family, tiny_family, random_params, monkeypatch):
+    interpreted = functools.partial(flash_attention, interpret=True)
+    monkeypatch.setitem(FUSED, "flash", FUSED["flash"]._replace(attend=interpreted))
+    model = model_of(family, tiny_family)
+    params = random_params(model)
+    inputs = in_one_row(sequences_alone(model.config.vocab_size))
+    gradient = jax.jit(jax.value_and_grad(loss_of, argnums=1), static_argnums=0)
+    expected = gradient(model, params, inputs)
+    assert_close(gradient(model.clone(attention_kernel="flash"), params, inputs), expected)
+
+
+@pytest.mark.parametrize("family", CHANGES)
+def test_eight_devices_equal_one(family, tiny_family, random_params):
+    model = model_of(family, tiny_family)
+    model = model.clone(config=dataclasses.replace(model.config, vocab_size=120))
+    params = random_params(model)
+    row = in_one_row(sequences_alone(120))
+    inputs = {name: np.repeat(value, 4, axis=0) for name, value in row.items()}
+    gradient = functools.partial(jax.value_and_grad(loss_of, argnums=1), model)
+    expected = jax.jit(gradient)(params, inputs)
+    mesh = sharding.make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    placed = jax.device_put(params, sharding.state_sharding(mesh, params))
+    rows = jax.device_put(inputs, sharding.batch_sharding(mesh))
+    assert_close(jax.jit(sharding.within(mesh, gradient))(placed, rows), expected)
