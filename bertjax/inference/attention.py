@@ -82,9 +82,7 @@ def contacts_of(model: Pretrained, text: str) -> np.ndarray:
     """
     head = model.params["bert"].get("contact_head")
     if head is None:
-        raise ValueError(
-            f"A model of the family {model.config.model_type} has no head for contacts: use an ESM."
-        )
+        raise ValueError("The model has no head for contacts (contact_head=False): use an ESM.")
     probabilities = attention_of(model, text).probabilities[..., 1:-1, 1:-1]
     by_head = probabilities.reshape(-1, *probabilities.shape[2:])
     symmetric = by_head + by_head.swapaxes(1, 2)

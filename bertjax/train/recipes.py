@@ -20,7 +20,7 @@ from bertjax.config import FinetuneConfig, LoraConfig
 from bertjax.model import BertWithHead
 from bertjax.model.recipe import Params, Recipe, flattened, nested
 from bertjax.weights import names
-from bertjax.weights.families import FAMILIES
+from bertjax.weights.families import family_of
 from bertjax.weights.fill import param_shapes
 
 # The only top-level key of the fixed parameters, under which checkpoints hold them.
@@ -155,11 +155,12 @@ def make_recipe(config: FinetuneConfig, model: BertWithHead) -> Recipe:
 
 def _lora(lora: LoraConfig, config: FinetuneConfig, model: BertWithHead) -> Lora:
     modules = names.encoder_modules(param_shapes(model), model.config)
-    family = model.config.model_type
-    if lora.export == "adapter" and not FAMILIES[family].modules_in_files:
+    family = family_of(model.config)
+    if lora.export == "adapter" and not family.modules_in_files:
         raise ValueError(
-            f"--lora.export=adapter: the layers of transformers' {family} have other names than "
-            "the tensors in its files, so that PEFT would not find them: use --lora.export merged."
+            f"--lora.export=adapter: the layers of transformers' {family.class_name} have other "
+            "names than the tensors in its files, so that PEFT would not find them: use "
+            "--lora.export merged."
         )
     return Lora(
         _with_idle_pooler(["bert/embeddings/", "bert/encoder/", *model.fixed_parts], model),

@@ -181,7 +181,7 @@ _BIAS = "predictions/bias"
 _DECODER_BIAS = "predictions/decoder/bias"
 # Buffers of transformers, which are computed.
 _BUFFER = re.compile(
-    r"(.*\.)?(position_ids|token_type_ids|rotary_emb\.inv_freq|embed_positions\.weight)"
+    r"(.*\.)?(position_ids|token_type_ids|rotary_emb\.(original_)?inv_freq|embed_positions\.weight)"
     # Older files of ESM have a copy in each layer; that of layer 0 is read.
     r"|.*\.layer\.[1-9][0-9]*\.attention\.self\.rotary_embeddings\.inv_freq"
 )
@@ -189,6 +189,7 @@ _BUFFER = re.compile(
 # in `_keys_to_ignore_on_load_unexpected` of its classes. docs/weights.md has the reasons.
 _LEFT_OUT = {
     "deberta-v2": ("position_embeddings", "word_embeddings._weight", "encoder.LayerNorm."),
+    "esm": ("position_embeddings.weight",),
 }
 
 
