@@ -35,6 +35,9 @@ RECIPES = {
     "electra": (train_wordpiece, 90, "mlm"),
     "deberta-v2": (train_unigram, 90, "mlm"),
     "modernbert": (train_modernbert_bpe, 300, "mlm"),
+    "eurobert": (train_modernbert_bpe, 300, "mlm"),
+    "nomic_bert": (train_wordpiece, 90, "mlm"),
+    "esm": (train_wordpiece, 90, "mlm"),
 }
 RATE = OptimizerConfig(recipe="adamw", learning_rate=3e-3, warmup_steps=1, schedule="hf")
 
