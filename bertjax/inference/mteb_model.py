@@ -15,7 +15,7 @@ import numpy as np
 from bertjax.base.checked import Count, check
 from bertjax.base.lock import scratch_folder
 from bertjax.inference.embedder import ROLES, Embedder, windows
-from bertjax.inference.indexes import index_of
+from bertjax.inference.indexes import encoder_of, index_of
 from bertjax.inference.pretrained import Pretrained, load_pretrained
 from bertjax.model.recipe import flattened
 from bertjax.tasks.embedding import similarities
@@ -72,7 +72,9 @@ def mteb_model(
         return _CrossEncoder(model, batch_size, described)
     modules = model.loaded.source.usage.modules.result()
     if modules is not None and modules.tokens is not None:
-        return _LateInteraction(model, batch_size, described)
+        return _Search(model, batch_size, described)
+    if modules is not None and modules.sparse is not None:
+        return _SparseEncoder(model, batch_size, described)
     return _DenseEncoder(model, batch_size, described)
 
 
@@ -157,8 +159,11 @@ class _Prompts:
         return texts
 
 
-class _LateInteraction:
-    """MTEB's SearchProtocol: a search of its own, exactly by MaxSim."""
+class _Search:
+    """MTEB's SearchProtocol: a search of its own, by an exact index."""
+
+    model_type = "late-interaction"
+    similarity_name = "MaxSim"
 
     def __init__(self, model: Pretrained, batch_size: int | None, described: dict[str, Any]):
         self._loaded = model.loaded
@@ -168,8 +173,8 @@ class _LateInteraction:
         document = index_of(self._loaded).encoders["document"]
         self.mteb_model_meta = _meta(
             **described,
-            model_type=["late-interaction"],
-            similarity_fn_name="MaxSim",
+            model_type=[self.model_type],
+            similarity_fn_name=self.similarity_name,
             max_tokens=document.max_length,
             embed_dim=document.size,
         )
@@ -231,7 +236,56 @@ def _texts_of_rows(rows: Any, role: str, **of_task: Any) -> list[str]:
     return _texts(loaders.create_dataloader(rows, prompt_type=types(role), **of_task))
 
 
-class _DenseEncoder:
+class _Compared:
+    """How similar two embeddings are, the part of MTEB's EncoderProtocol that encoders share."""
+
+    _similarity: str
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
+        """Compares vectors [N, D] with [M, D], as the model's files say: float [N, M]."""
+        a, b = self._comparable(embeddings1, embeddings2)
+        return similarities(a, b, self._similarity)
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
+        """Compares vectors [N, D] with [N, D], row by row: float [N]."""
+        a, b = self._comparable(embeddings1, embeddings2)
+        if self._similarity in ("cosine", "dot"):
+            return np.sum(a * b, axis=-1)
+        order = 2 if self._similarity == "euclidean" else 1
+        return -np.linalg.norm(a - b, ord=order, axis=-1)
+
+    def _comparable(self, *embeddings: Any) -> list[np.ndarray]:
+        arrays = [np.atleast_2d(np.asarray(x, np.float32)) for x in embeddings]
+        if self._similarity != "cosine":
+            return arrays
+        return [x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) for x in arrays]
+
+
+class _SparseEncoder(_Search, _Compared):
+    """A search by sparse products, and MTEB's EncoderProtocol for all other tasks."""
+
+    model_type = "sparse"
+
+    def __init__(self, model: Pretrained, batch_size: int | None, described: dict[str, Any]):
+        modules: Any = model.loaded.source.usage.modules.result()
+        self._similarity = self.similarity_name = modules.similarity
+        super().__init__(model, batch_size, described)
+
+    def encode(
+        self, inputs: Any, *, task_metadata: Any, prompt_type: Any = None, **settings: Any
+    ) -> np.ndarray:
+        """Returns the weights of all words, float32 [N, V], as `_DenseEncoder.encode`."""
+        _check_precision(settings)
+        loaded = self._loaded
+        prompt = self._prompts.name(task_metadata, prompt_type)
+        if prompt_type is not None:  # the role may have a way of encoding of its own
+            loaded = self._with_prompts(task_metadata)
+            prompt = str(prompt_type.value)
+        encoder = encoder_of(loaded, prompt=prompt, batch_size=self._batch_size)
+        return encoder(_texts(inputs)).toarray()
+
+
+class _DenseEncoder(_Compared):
     """MTEB's EncoderProtocol: vectors of texts, and how similar they are."""
 
     def __init__(self, model: Pretrained, batch_size: int | None, described: dict[str, Any]):
@@ -281,25 +335,6 @@ class _DenseEncoder:
                 prompt=prompt,
             )
         return self._embedders[key]
-
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
-        """Compares vectors [N, D] with [M, D], as the model's files say: float [N, M]."""
-        a, b = self._comparable(embeddings1, embeddings2)
-        return similarities(a, b, self._similarity)
-
-    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
-        """Compares vectors [N, D] with [N, D], row by row: float [N]."""
-        a, b = self._comparable(embeddings1, embeddings2)
-        if self._similarity in ("cosine", "dot"):
-            return np.sum(a * b, axis=-1)
-        order = 2 if self._similarity == "euclidean" else 1
-        return -np.linalg.norm(a - b, ord=order, axis=-1)
-
-    def _comparable(self, *embeddings: Any) -> list[np.ndarray]:
-        arrays = [np.atleast_2d(np.asarray(x, np.float32)) for x in embeddings]
-        if self._similarity != "cosine":
-            return arrays
-        return [x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) for x in arrays]
 
 
 def _texts(batches: Any) -> list[str]:

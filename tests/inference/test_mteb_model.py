@@ -144,6 +144,33 @@ def test_scores_of_late_interaction_are_those_of_sentence_transformers(
     assert ours.mteb_model_meta.model_type == ["late-interaction"]
 
 
+@pytest.mark.filterwarnings("default")
+@pytest.mark.slow
+@pytest.mark.parity
+def test_sparse_scores_are_those_of_sentence_transformers(mteb, tasks, one_layer, tmp_path):
+    library = pytest.importorskip("sentence_transformers")
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    masked_lm = tmp_path / "masked_lm"
+    bertjax.load_pretrained(one_layer, "masked_lm").save(masked_lm)
+    transformer = Transformer(str(masked_lm), transformer_task="fill-mask")
+    prompts = {**PROMPTS, "Retrieval-query": "gh "}
+    theirs = library.SparseEncoder(
+        modules=[transformer, SpladePooling()], device="cpu", prompts=prompts
+    )
+    folder = tmp_path / "model"
+    theirs.save_pretrained(str(folder))
+    ours = bertjax.mteb_model(folder)
+    theirs = library.SparseEncoder(str(folder), device="cpu")
+    for task in tasks.values():
+        found = scores_of(mteb, ours, task)
+        expected = scores_of(mteb, theirs, task)
+        assert found == pytest.approx(expected, abs=1e-4, nan_ok=True)
+        assert 0 < abs(found["main_score"]) < 1
+    assert ours.mteb_model_meta.model_type == ["sparse"]
+
+
 @pytest.mark.slow
 @pytest.mark.parity
 def test_scores_of_cross_encoders_are_those_of_sentence_transformers(mteb, tasks, cross_encoder):
