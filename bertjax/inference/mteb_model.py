@@ -162,7 +162,7 @@ class _Prompts:
 class _Search:
     """MTEB's SearchProtocol: a search of its own, by an exact index."""
 
-    model_type = "late-interaction"
+    kind = "late-interaction"
     similarity_name = "MaxSim"
 
     def __init__(self, model: Pretrained, batch_size: int | None, described: dict[str, Any]):
@@ -173,7 +173,7 @@ class _Search:
         document = index_of(self._loaded).encoders["document"]
         self.mteb_model_meta = _meta(
             **described,
-            model_type=[self.model_type],
+            model_type=[self.kind],
             similarity_fn_name=self.similarity_name,
             max_tokens=document.max_length,
             embed_dim=document.size,
@@ -264,7 +264,7 @@ class _Compared:
 class _SparseEncoder(_Search, _Compared):
     """A search by sparse products, and MTEB's EncoderProtocol for all other tasks."""
 
-    model_type = "sparse"
+    kind = "sparse"
 
     def __init__(self, model: Pretrained, batch_size: int | None, described: dict[str, Any]):
         modules: Any = model.loaded.source.usage.modules.result()
