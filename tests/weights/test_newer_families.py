@@ -267,11 +267,19 @@ def test_contacts_of_residues_equal_transformers(tmp_path, tiny_family):
 FAST = {("esm", 1), ("eurobert", 0), ("nomic_bert", 1), ("xlm-roberta-xl", 3)}
 
 
+def marks_of(family, seed):
+    if (family, seed) in FAST:
+        return ()
+    if seed < 2:
+        return pytest.mark.slow
+    return (pytest.mark.slow, pytest.mark.exhaustive)
+
+
 @pytest.mark.parity
 @pytest.mark.parametrize(
     ("family", "seed"),
     [
-        pytest.param(family, seed, marks=() if (family, seed) in FAST else pytest.mark.slow)
+        pytest.param(family, seed, marks=marks_of(family, seed))
         for family in NEWER_FAMILIES
         for seed in range(CONFIGS)
     ],

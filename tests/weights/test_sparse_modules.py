@@ -19,9 +19,13 @@ from bertjax.weights import load_model
 from bertjax.weights.sentence_transformers import Read
 from bertjax.weights.sparse_modules import SparseModules, following_sparse, sparse_files
 
+REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 FAMILIES = ("bert", "roberta", "deberta-v2", "modernbert")
 ROLES = ("query", "document", None)
-MANY = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 40)]
+MANY = [
+    *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 8)),
+    *(pytest.param(seed, marks=REPEATED) for seed in range(8, 40)),
+]
 
 
 @pytest.fixture(scope="module")
