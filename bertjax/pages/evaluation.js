@@ -33,8 +33,12 @@ function classTable(run) {
   }
   const splits = Object.keys(classes), names = Object.keys(classes.train).sort((a, b) => classes.train[b] - classes.train[a]);
   if (!names.length) return null;
+  const sum = (split) => Object.values(classes[split]).reduce((sum, count) => sum + count, 0);
+  // An example may have several labels, or none: shares are then those of the examples.
+  const isSeveral = !run.evaluation.data.windows && run.splits.some((split) => split.label_kind === "multi_label");
+  const totals = Object.fromEntries(splits.map((split) => [split, isSeveral ? (run.evaluation.data.splits[split] || {}).examples || 0 : sum(split)]));
   const rows = names.slice(0, MOST_CLASSES).map((name) => [name, ...splits.map((split) => {
-    const total = Object.values(classes[split]).reduce((sum, count) => sum + count, 0), count = classes[split][name] || 0;
+    const total = totals[split], count = classes[split][name] || 0;
     return `${grouped(count)} (${percent(total ? count / total : 0, 1)})`;
   })]);
   const rest = names.length > MOST_CLASSES ? ` The ${MOST_CLASSES} most frequent of ${grouped(names.length)} are shown.` : "";
@@ -42,11 +46,12 @@ function classTable(run) {
     element("div", { style: "max-height:420px;overflow:auto" }, table(["class", ...splits], rows, splits.map((_, n) => n + 1))));
 }
 
-function leakTable({ leaked_rows: counts, leaks, splits }) {
+function leakTable({ leaked_rows: counts, leaks, dropped_leaks: dropped = {}, splits }) {
   if (Object.keys(splits).length < 2) return null;
   const found = Object.entries(counts).map(([split, count]) => `${grouped(count)} examples of ${split}`);
-  const said = found.length ? `${found.join(" and ")} are in train as well, equal or nearly so. Scores on them are better than those of new texts, unless --drop_leaks leaves them out. leaks.jsonl lists all pairs.` :
-    "No example of another split is in train, equal or with a similarity of at least 0.8.";
+  const left = Object.entries(dropped).map(([split, count]) => ` --drop_leaks left ${grouped(count)} examples out of ${split}, which leaks.jsonl lists.`).join("");
+  const said = (found.length ? `${found.join(" and ")} are in train as well, equal or nearly so. Scores on them are better than those of new texts; --drop_leaks leaves them out. leaks.jsonl lists all pairs.` :
+    "No example of another split is in train, equal or with a similarity of at least 0.8.") + left;
   const rows = leaks.map((pair) => [pair.split, baseName(pair.where), baseName(pair.train), pair.similarity.toFixed(2)]);
   return section("Leaks between the splits", element("p", {}, said), rows.length ? table(["split", "example", "its copy in train", "similarity"], rows, [3]) : null);
 }

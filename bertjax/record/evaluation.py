@@ -21,6 +21,7 @@ from bertjax.record.predictions import (
     shown_score,
 )
 from bertjax.tasks import Task
+from bertjax.tasks.dataset import Dataset, Leak
 from bertjax.tasks.intervals import intervals
 from bertjax.tasks.measures import ScoredRows, Unit, measure_of
 from bertjax.tasks.metrics import higher_is_better
@@ -44,7 +45,8 @@ def data_facts(task: Task, data: TrainingData, max_length: int) -> dict[str, Any
         splits[split] = {"groups": None, **lengths._asdict()}
     if data.groups is not None:
         splits["train"]["groups"] = len(np.unique(data.groups))
-    leaked = {(leak.split, leak.where) for leak in source.leaks}
+    leaks, dropped = _leaks(source)
+    leaked = {(leak.split, leak.where) for leak in leaks}
     return {
         "file": source.files.get("train", Path()).name,
         "splits": splits,
@@ -55,8 +57,23 @@ def data_facts(task: Task, data: TrainingData, max_length: int) -> dict[str, Any
         "group_columns": source.group_columns,
         "classes": dict(zip(task.labels, data.class_counts.tolist(), strict=False)),
         "leaked_rows": Counter(split for split, _ in leaked),
-        "leaks": [leak._asdict() for leak in source.leaks[:SHOWN_LEAKS]],
+        "leaks": [leak._asdict() for leak in leaks[:SHOWN_LEAKS]],
+        "dropped_leaks": dropped,
     }
+
+
+def _leaks(source: Dataset) -> tuple[list[Leak], dict[str, int]]:
+    """Returns the leaks that are left, and {split: number of rows that were left out as leaks}."""
+    left = []
+    dropped: dict[str, set[str]] = defaultdict(set)
+    for leak in source.leaks:
+        for split, where in (("train", leak.train), (leak.split, leak.where)):
+            if where in source.left_out.get(split, {}):
+                dropped[split].add(where)
+                break
+        else:
+            left.append(leak)
+    return left, {split: len(rows) for split, rows in dropped.items()}
 
 
 def slices_of(rows: ScoredRows, metric: str) -> dict[str, Any]:
@@ -236,6 +253,9 @@ def cautions(data: Mapping[str, Any]) -> Iterator[str]:
     """Yields sentences on what may make the scores better than those of new texts."""
     for split, count in data["leaked_rows"].items():
         yield f"Leaks: {counted(count, 'row')} of {split}, equal or nearly so, in train as well."
+    for split, count in data.get("dropped_leaks", {}).items():
+        others = "train" if split == "dev" else "dev or test"
+        yield f"Left out of {split}, equal or nearly so in {others}: {counted(count, 'row')}."
     yield data["warning"]
 
 

@@ -1,6 +1,7 @@
 """Slices are the scores of their rows, and the model card has the numbers of evaluation.json."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from bertjax.record.evaluation import (
     FEWEST_ROWS,
     baselines_in_words,
     card_of,
+    cautions,
+    data_facts,
     mean_baselines,
     slices_in_words,
     slices_of,
@@ -16,7 +19,7 @@ from bertjax.record.evaluation import (
 from bertjax.record.predictions import label_errors_in_words
 from bertjax.tasks import make_task
 from bertjax.tasks.classification import ClassifyOptions
-from bertjax.tasks.dataset import Dataset
+from bertjax.tasks.dataset import Dataset, Leak, Lengths
 from bertjax.tasks.measures import NO_VALUE, scored_rows
 from bertjax.tasks.sources.label_columns import LabelForm, form_in_words
 from tests.scored_pairs import TASKS, pairs_of
@@ -80,6 +83,25 @@ def test_columns_of_slices_are_found_in_all_evaluated_files(tmp_path, capsys):
     capsys.readouterr()
     make_task("classify", ClassifyOptions(train=a, dev=a, test=b, slice_column=("origin",)))
     assert "b.csv has no column 'origin'" in capsys.readouterr().out
+
+
+def test_leaks_that_were_left_out_are_no_leaks_of_the_scores():
+    lengths = Lengths(*range(len(Lengths._fields)))
+    leaks = tuple(Leak("dev", f"row {n}", f"copy {n}", 1.0) for n in range(4))
+    source = SimpleNamespace(
+        lengths={}, files={}, note="", warning="", group_columns=(), leaks=leaks, left_out={}
+    )
+    task = SimpleNamespace(data=source, labels=(), reads_windows=False)
+    data = SimpleNamespace(lengths=lengths, groups=None, class_counts=np.zeros(0))
+    facts = data_facts(task, data, 16)
+    assert facts["leaked_rows"] == {"dev": 4} and facts["dropped_leaks"] == {}
+    source.left_out = {"train": {"copy 0": "", "copy 1": "", "another": "bad"}}
+    facts = data_facts(task, data, 16)
+    assert facts["leaked_rows"] == {"dev": 2} and facts["dropped_leaks"] == {"train": 2}
+    assert [leak["where"] for leak in facts["leaks"]] == ["row 2", "row 3"]
+    said = [*cautions(facts)]
+    assert any("2 rows of dev" in line for line in said)
+    assert any("Left out of train" in line and "2 rows" in line for line in said)
 
 
 EVALUATION = {
