@@ -25,7 +25,8 @@ def run(*argv) -> int:
     return convert.main([str(a) for a in argv])
 
 
-@pytest.mark.parametrize("head", BERT_HEADS)
+# Without modules.json, the files of late interaction are those of an encoder.
+@pytest.mark.parametrize("head", [head for head in BERT_HEADS if head != "late_interaction"])
 def test_a_model_comes_back_bit_for_bit(head, tmp_path, tiny_config, tokenizer, written):
     source = written(tmp_path / "a", tiny_config, head, tokenizer)
     assert run(source, tmp_path / "b") == 0

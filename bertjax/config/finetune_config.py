@@ -93,13 +93,13 @@ class FinetuneConfig(TrainingConfig):
     freeze_embeddings: bool = False
     """Do not train the embeddings."""
     freeze_layers: AtLeast0 = 0
-    """Number of the lowest encoder layers that are not trained."""
+    """Number of lowest layers that are not trained."""
     lora: LoraConfig | None = None
-    """LoRA's adapters in place of the encoder; None: no adapters."""
+    """LoRA's adapters in the encoder; None: no adapters."""
     teacher: TeacherConfig | None = None
     """Distillation from a teacher; None: no teacher."""
     tagger: TaggerConfig | None = None
-    """Tagger on a frozen encoder; None: the encoder is fine-tuned."""
+    """Tagger on a frozen encoder; None: no such tagger."""
     evals_per_epoch: Count = 1
     """Number of evaluations on the dev split per epoch, each with a checkpoint."""
     select_by: str | None = None

@@ -227,8 +227,8 @@ class BertConfig(Checked):
     a sequence scaled such that their sum has the size that it has with 12 % masked tokens, as in
     ESM-2 (Lin et al. 2022)."""
     mask_token_id: int | None = None
-    """With token_dropout: id of the mask token; bertjax.pretrain takes it from the tokenizer of the
-    data."""
+    """With token_dropout: id of the mask token, which bertjax.pretrain takes from the tokenizer of
+    the data; None: unknown."""
     contact_head: bool = False
     """Whether the encoder has ESM's head for contacts of residues, a logistic regression on the
     attention of all heads; no training changes it."""

@@ -180,13 +180,13 @@ class TrainingConfig(Checked):
     push_to_hub: str | None = None
     """Repository OWNER/NAME on the Hugging Face Hub for the model at the end; None: no upload."""
     hub_private: bool = False
-    """Create this repository as a private one."""
+    """Create it as a private repository."""
     log_every: Count = 100
     """Number of steps between log lines."""
     track: tuple[str, ...] = ()
     """Experiment trackers of the run, such as wandb or mlflow; empty: none."""
     track_project: str = "bertjax"
-    """Project of --track that shows the run."""
+    """Project of --track."""
     stall_seconds: AtLeast0 = 600
     """Number of seconds without progress after which the run prints where it stands; 0: never."""
     reader_threads: Count = 1

@@ -105,8 +105,9 @@ def differences(folder, config, head) -> dict[str, float]:
     return largest
 
 
+# transformers has the logits of which sparse embeddings are made, those of masked_lm.
 @pytest.mark.parity
-@pytest.mark.parametrize("head", BERT_HEADS)
+@pytest.mark.parametrize("head", [head for head in BERT_HEADS if head != "sparse"])
 def test_every_head_equals_transformers(head, tmp_path, tokenizer, written):
     config = named_config("bert-tiny", vocab_size=500)
     found = differences(written(tmp_path / "m", config, head, tokenizer), config, head)

@@ -218,11 +218,12 @@ def test_parameter_names_and_shapes_are_pinned(tiny):
 def test_gradients_of_embeddings_are_sums_in_float32_also_in_bfloat16(tiny_config):
     tokens = np.zeros((64, 16), int)  # the same token in every place, so that all its gradients add
     weights = np.linspace(-1, 1, tiny_config.hidden_size)[None, None] ** 3
-    params = Embeddings(tiny_config).init(jax.random.key(0), tokens, tokens, tokens, None)
+    inputs = (tokens, tokens, tokens, tokens + 1, None)  # one sequence per row
+    params = Embeddings(tiny_config).init(jax.random.key(0), *inputs)
 
     def gradients(dtype):
         def value(params):
-            x = Embeddings(tiny_config, dtype).apply(params, tokens, tokens, tokens, None)
+            x = Embeddings(tiny_config, dtype).apply(params, *inputs)
             return jnp.sum(x.astype(jnp.float32) * weights)
 
         return jax.tree.leaves(jax.jit(jax.grad(value))(params))

@@ -143,7 +143,8 @@ def mined(paths: dict[str, Path]) -> Any:
     embedder = _Embedder()
     kind = indexes.IndexKind({"query": embedder}, _dense(embedder))
     with (
-        mock.patch.object(pretrained, "load_pretrained", lambda *_: model),
+        mock.patch("bertjax.weights.load_model"),
+        mock.patch.object(pretrained, "Pretrained", lambda _: model),
         mock.patch.object(indexes, "index_of", lambda *_, **__: kind),
     ):
         queries, corpus = str(paths["queries"]), str(paths["corpus"])

@@ -124,7 +124,7 @@ def test_a_new_kind_of_task_says_what_it_reads_and_its_own_loss(tmp_path):
     assert task.source.columns.label == "severity" and task.source.name == "--task=huber"
     loaded = SimpleNamespace(model=SimpleNamespace(objective=lambda *_: REGRESSION))
     config = SimpleNamespace(options=options, teacher=None)
-    objective = _objective(config, SimpleNamespace(task=task, loaded=loaded), None)
+    objective = _objective(config, SimpleNamespace(task=task, loaded=loaded), None, steps=1)
     assert objective.loss_weights == {"loss": 0.5}
 
 

@@ -109,7 +109,7 @@ def config(one_layer, tmp_path_factory, sentences):
         }
         for i, (text, other) in enumerate(zip(sentences[:40], sentences[40:80], strict=True))
     ]
-    settings = {"loss": "kl", "temperature": 2.0}
+    settings = {"loss": "kl", "temperature": 2.0, "dropout": 0.0}
     return short_run("rerank", one_layer, rows, tmp_path_factory.mktemp("rerank"), **settings)
 
 
