@@ -30,9 +30,9 @@ REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 # Those of other families are RoBERTa's or BERT's under another prefix.
 RENAMED = ("xlm-roberta", "camembert", "data2vec-text", "ernie")
 QUICK = ("bert", "deberta-v2", "modernbert")
-# These tests write the state of transformers' modules, and files of these families have other names
-# than the modules, or no output matrix that is the word embedding.
-OTHERWISE = ("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "esm", "roformer", "rembert")
+# Not tested so: these tests write the state of transformers' modules, whose names the files of some
+# families do not have; RemBERT ties nothing; BertGeneration's twins alone are refused as incomplete.
+OTHERWISE = ("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "esm", "rembert")
 OTHERWISE += ("bert-generation",)
 OF_FAMILIES = [
     pytest.param(x, marks=REPEATED if x in RENAMED else () if x in QUICK else pytest.mark.slow)
@@ -65,8 +65,9 @@ def saved(tmp_path):
         torch.manual_seed(0)
         model = cls(cls.config_class(**fields)).eval()
         with torch.no_grad():
-            for parameter in model.parameters():
-                parameter += 0.2 * torch.randn_like(parameter)
+            for name, parameter in model.named_parameters():
+                if "embed_positions" not in name:  # RoFormer's table of sines
+                    parameter += 0.2 * torch.randn_like(parameter)
         model.save_pretrained(tmp_path / "model")
         return model, tmp_path / "model", config
 
