@@ -31,7 +31,7 @@ REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 RENAMED = ("xlm-roberta", "camembert", "data2vec-text", "ernie")
 QUICK = ("bert", "deberta-v2", "modernbert")
 # Not tested so: these tests write the state of transformers' modules, whose names the files of some
-# families do not have; RemBERT ties nothing; BertGeneration's twins alone are refused as incomplete.
+# families do not have; RemBERT ties nothing; BertGeneration's twins alone are refused.
 OTHERWISE = ("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "esm", "rembert")
 OTHERWISE += ("bert-generation",)
 OF_FAMILIES = [
