@@ -44,6 +44,11 @@ _VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")
 # Flags of XLA that change no bit, or that stand in the config of the run.
 _HARMLESS = (*FLAGS, "--xla_dump", "--xla_hlo_profile", "--xla_force_host_platform_device_count")
 
+# Programs that take less time to compile than this are not kept. Those of small models take less
+# than the second that jax has, which is most of the time of a short command.
+_LEAST_SECONDS = "jax_persistent_cache_min_compile_time_secs"
+_USUAL, _OURS = 1.0, 0.1
+
 
 def bits_settings() -> dict[str, str]:
     """Returns {name: value} of all settings that change bits and that are not as by default."""
@@ -111,7 +116,8 @@ def use_deterministic_operations(deterministic: bool) -> None:
 def use_compilation_cache() -> None:
     """Sets `jax_compilation_cache_dir`, if None, to `bertjax/xla` in the user's cache folder.
 
-    Programs there that a kill or a full disk has cut off are deleted: jax would not replace them,
+    Programs that compile in .1 s or more are kept there, if jax has its usual threshold of 1 s.
+    Those that a kill or a full disk has cut off are deleted: jax would not replace them,
     and warn of them in each process. A user without a folder has no cache.
     """
     config: Any = jax.config
@@ -119,6 +125,8 @@ def use_compilation_cache() -> None:
         with contextlib.suppress(OSError):  # nothing is written to a folder that is read-only
             folder = cache_folder() / "xla"
             config.update("jax_compilation_cache_dir", str(folder))
+            if config.values[_LEAST_SECONDS] == _USUAL:
+                config.update(_LEAST_SECONDS, _OURS)
             _delete_damaged(folder)
 
 

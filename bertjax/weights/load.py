@@ -127,6 +127,7 @@ def load_model(
             "of this model."
         )
     _check_padding(source, config)
+    names.check_unread(source.tensors, config, source.where)
     labels = _labels(source.config, source.where)
     if labels is not None and num_labels not in (None, len(labels)):
         labels = None

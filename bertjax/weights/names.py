@@ -179,12 +179,15 @@ _EMBEDDING = "bert/embeddings/word_embeddings/embedding"
 _DECODER = "predictions/decoder/kernel"
 _BIAS = "predictions/bias"
 _DECODER_BIAS = "predictions/decoder/bias"
+# Older files of ESM have a copy in each layer; that of layer 0 is read.
+_COPY = re.compile(r"(.*\.layer\.)[1-9][0-9]*(\.attention\.self\.rotary_embeddings\.inv_freq)")
 # Buffers of transformers, which are computed.
 _BUFFER = re.compile(
-    r"(.*\.)?(position_ids|token_type_ids|rotary_emb\.(original_)?inv_freq|embed_positions\.weight)"
-    # Older files of ESM have a copy in each layer; that of layer 0 is read.
-    r"|.*\.layer\.[1-9][0-9]*\.attention\.self\.rotary_embeddings\.inv_freq"
+    r"(.*\.)?(position_ids|token_type_ids|rotary_emb\.(original_)?inv_freq"
+    r"|encoder\.embed_positions\.weight)|" + _COPY.pattern
 )
+# The step of bfloat16, in which files may be stored, below 1.
+_ROUNDING = 2.0**-8
 # Parts of the names of tensors that published models have and transformers leaves out; the first is
 # in `_keys_to_ignore_on_load_unexpected` of its classes. docs/weights.md has the reasons.
 _LEFT_OUT = {
@@ -299,6 +302,35 @@ def located(stored: Iterable[str], config: BertConfig) -> dict[str, list[Target]
     return needed
 
 
+def check_unread(tensors: Mapping[str, np.ndarray], config: BertConfig, where: Path) -> None:
+    """Raises ValueError if a tensor that is computed, or read from a copy, has other values."""
+    family = FAMILIES[config.model_type]
+    for full_name, computed in family.tables(config).items():
+        for name in (full_name, full_name.removeprefix(f"{family.prefix}.")):
+            if name in tensors:
+                _check_alike(name, tensors[name], computed, where)
+    for name in tensors:
+        copy = _COPY.fullmatch(name)
+        if copy is None:
+            continue
+        first = f"{copy[1]}0{copy[2]}"
+        if first in tensors:
+            _check_alike(name, tensors[name], tensors[first], where)
+
+
+def _check_alike(name: str, stored: np.ndarray, used: np.ndarray, where: Path) -> None:
+    difference = f"of the shape {stored.shape}, not {used.shape}"
+    if stored.shape == used.shape:
+        largest = np.abs(stored.astype(np.float32) - used.astype(np.float32)).max()
+        if largest <= _ROUNDING:
+            return
+        difference = f"up to {largest:.3g} away"
+    raise ValueError(
+        f"{name} in {where} is {difference} from what its config or its first layer says, and "
+        "is no parameter here: correct the config, or use transformers with this model."
+    )
+
+
 def paths(stored: Iterable[str], config: BertConfig) -> set[str]:
     """Returns the paths of the parameters that the tensors `stored` become."""
     known: set[str] = set()
@@ -326,6 +358,8 @@ def without_wrapper(
                 f"{where} has the names of fairseq: convert it with the script of transformers, "
                 "convert_roberta_original_pytorch_checkpoint_to_pytorch.py."
             )
+        if _BUFFER.fullmatch(name):
+            continue
         rest = name
         while rest and not find(rest, model_type):
             rest = rest.partition(".")[2]

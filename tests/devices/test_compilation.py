@@ -35,6 +35,15 @@ def start(tmp_path, monkeypatch):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
 
 
+@pytest.mark.parametrize(("set_before", "then"), [(1.0, 0.1), (0.0, 0.0), (30.0, 30.0)])
+def test_short_programs_are_kept_unless_the_user_has_another_threshold(start, set_before, then):
+    start()
+    jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", set_before)
+    compilation.use_compilation_cache()
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == then
+
+
 @pytest.mark.parametrize("length", [0, 100])
 def test_a_compiled_program_that_was_cut_off_is_replaced(start, length):
     programs = start()

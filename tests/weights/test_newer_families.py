@@ -7,12 +7,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import bertjax
 from bertjax.inference.attention import contacts_of
-from bertjax.model import BertConfig
+from bertjax.model import HEADS, BertConfig
 from bertjax.model.recipe import flattened
 from bertjax.weights import load_model, names
 from bertjax.weights.families import (
@@ -22,6 +24,7 @@ from bertjax.weights.families import (
     heads_of,
     with_pad_token,
 )
+from bertjax.weights.hf import save_hf
 from bertjax.weights.newer_families import NEWER_FAMILIES
 
 ACTIVATIONS = ("gelu", "relu", "gelu_new", "silu")
@@ -156,7 +159,6 @@ def plain(name: str) -> str:
 def compare(family: str, base: BertConfig, head: str, seed: int, folder, tokenizer) -> float:
     """Compares outputs, gradients and files; returns the largest difference of an output."""
     import torch
-    from safetensors.numpy import load_file, save_file
 
     rng = np.random.default_rng([seed, *family.encode()])
     config = odd_config(base, rng)
@@ -262,6 +264,39 @@ def test_contacts_of_residues_equal_transformers(tmp_path, tiny_family):
         expected = theirs.predict_contacts(inputs["input_ids"], inputs["attention_mask"])
     found = contacts_of(bertjax.load_pretrained(tmp_path), "MKTAYIAKQRQISFVK")
     np.testing.assert_allclose(found, expected[0].numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "first"),
+    [
+        ("roformer", "roformer.encoder.embed_positions.weight", None),
+        (
+            "esm",
+            "esm.encoder.layer.1.attention.self.rotary_embeddings.inv_freq",
+            "esm.encoder.layer.0.attention.self.rotary_embeddings.inv_freq",
+        ),
+    ],
+)
+def test_a_tensor_that_is_computed_here_must_have_its_values(
+    family, name, first, tmp_path, tiny_family, tokenizer
+):
+    config = tiny_family(family, vocab_size=tokenizer.vocab_size)
+    model = HEADS["masked_lm"](config)
+    params = model.init(jax.random.key(0), np.zeros((1, 8), np.int32))["params"]
+    save_hf(tmp_path, params, config, tokenizer, head="masked_lm")
+    (tmp_path / "checksums.json").unlink()
+    file = tmp_path / "model.safetensors"
+    stored = load_file(file)
+    if first is None:
+        values = stored[name]
+    else:  # an older file
+        stored[first] = values = stored.pop("esm.rotary_embeddings.inv_freq")
+
+    save_file(stored | {name: values.astype(ml_dtypes.bfloat16)}, file)
+    assert not load_model(tmp_path, "masked_lm").absent
+    save_file(stored | {name: values * np.float32(0.9)}, file)
+    with pytest.raises(ValueError, match=name):
+        load_model(tmp_path, "masked_lm")
 
 
 FAST = {("esm", 1), ("eurobert", 0), ("nomic_bert", 1), ("xlm-roberta-xl", 3)}
