@@ -602,10 +602,13 @@ def config_from_hf(values: Mapping[str, Any]) -> BertConfig:
 def unknown_fields(values: Mapping[str, Any]) -> list[str]:
     """Returns the fields of a valid `config.json` that are not followed, and not known to change
     nothing, if they have a value."""
-    known = (
-        _family(values.get("model_type", "bert")).fields.keys() | _HARMLESS | _FOLLOWED_ELSEWHERE
-    )
-    return [name for name, value in values.items() if name not in known and value not in (None, {})]
+    family = _family(values.get("model_type", "bert"))
+    known = family.fields.keys() | _HARMLESS | _FOLLOWED_ELSEWHERE
+    unknown = []
+    for name, value in family.read(values).items():
+        if name not in known and value not in (None, {}):
+            unknown.append(name)
+    return unknown
 
 
 def with_pad_token(config: BertConfig, pad_token_id: int | None) -> BertConfig:

@@ -64,6 +64,60 @@ def _write_rope(fields: Mapping[str, Any]) -> dict[str, Any]:
     return dict(fields) | {"rope_parameters": rope}
 
 
+# {field of the config.json that nomic's own code reads: the field of transformers}.
+_NOMIC_NAMES = parse_fields("""
+n_embd              hidden_size
+n_layer             num_hidden_layers
+n_head              num_attention_heads
+n_inner             intermediate_size
+n_positions         max_position_embeddings
+layer_norm_epsilon  layer_norm_eps
+rotary_emb_base     rope_theta
+resid_pdrop         hidden_dropout_prob
+attn_pdrop          attention_probs_dropout_prob
+""")
+# What nomic's own code can do beside; transformers has it as it is here, or not at all.
+_NOMIC_FIXED = {
+    "activation_function": "swiglu",
+    "causal": False,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "parallel_block": False,
+    "prenorm": False,
+    "qkv_proj_bias": False,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    "rotary_scaling_factor": None,
+    "scale_attn_by_inverse_layer_idx": False,
+    "scale_attn_weights": True,
+    "use_rms_norm": False,
+}
+# Fields of nomic's own code that say how it computes, not what.
+_NOMIC_HARMLESS = """
+auto_map dense_seq_output embd_pdrop fused_bias_fc fused_dropout_add_ln max_trained_positions
+pad_vocab_size_multiple parallel_block_tied_norm reorder_and_upcast_attn summary_activation
+summary_proj_to_labels use_flash_attn use_xentropy
+""".split()
+
+
+def _read_nomic(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads the fields of transformers, or those of nomic's own code, which has `n_embd`."""
+    fields = dict(values)
+    if "n_embd" in values:
+        for name, value in _NOMIC_FIXED.items():
+            if fields.pop(name, value) != value:
+                raise ValueError(f"{name}={brief(values[name])} is not supported: use {value}.")
+        for name in _NOMIC_HARMLESS:
+            fields.pop(name, None)
+        for own_name, name in _NOMIC_NAMES.items():
+            if own_name in values:
+                fields[name] = fields.pop(own_name)
+        if fields.get("intermediate_size") is None:
+            fields["intermediate_size"] = 4 * fields["hidden_size"]
+    return _reading_rope(1000.0)(fields)
+
+
 def _read_gte(values: Mapping[str, Any]) -> dict[str, Any]:
     """GTE has one rate for the inner activations and the outputs of feed-forward layers."""
     fields = _reading_rope(160_000.0)(values)
@@ -249,7 +303,7 @@ classifier_dropout_prob  classifier_dropout
         modules_in_files=False,
         absent=(*PAIRS, "rtd"),
         encoders=_NO_CLASSES,
-        read=_reading_rope(1000.0),
+        read=_read_nomic,
         write=_write_rope,
     ),
     "gte": Family(

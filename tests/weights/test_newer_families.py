@@ -1,6 +1,7 @@
 """The newer families equal transformers: random odd configs, rows with gaps, gradients, files."""
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -297,6 +298,52 @@ def test_a_tensor_that_is_computed_here_must_have_its_values(
     save_file(stored | {name: values * np.float32(0.9)}, file)
     with pytest.raises(ValueError, match=name):
         load_model(tmp_path, "masked_lm")
+
+
+@pytest.fixture
+def nomic(tmp_path, tiny_family, tokenizer):
+    """A model of nomic_bert in a folder, and its `config.json` with the fields of nomic's code."""
+    config = tiny_family("nomic_bert", vocab_size=tokenizer.vocab_size)
+    params = HEADS["encoder"](config).init(jax.random.key(0), np.zeros((1, 8), np.int32))["params"]
+    save_hf(tmp_path, params, config, tokenizer, head="encoder")
+    (tmp_path / "checksums.json").unlink()
+    own_fields = {
+        **{"model_type": "nomic_bert", "architectures": ["NomicBertModel"]},
+        **{"auto_map": {"AutoModel": "modeling.NomicBertModel"}, "n_embd": config.hidden_size},
+        **{"n_layer": config.num_hidden_layers, "n_head": config.num_attention_heads},
+        **{"n_inner": config.intermediate_size, "n_positions": 66, "vocab_size": config.vocab_size},
+        **{"layer_norm_epsilon": 1e-12, "rotary_emb_base": 1000, "rotary_emb_fraction": 1.0},
+        **{"activation_function": "swiglu", "qkv_proj_bias": False, "mlp_fc1_bias": False},
+        **{"prenorm": False, "use_rms_norm": False, "rotary_scaling_factor": None},
+        **{"type_vocab_size": 2, "resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0},
+        **{"use_flash_attn": True, "pad_vocab_size_multiple": 64, "initializer_range": 0.02},
+    }
+    return tmp_path, own_fields
+
+
+def test_a_config_of_nomics_own_code_makes_the_same_model(nomic, capsys):
+    folder, own_fields = nomic
+    expected = load_model(folder, "encoder")
+    (folder / "config.json").write_text(json.dumps(own_fields))
+    found = load_model(folder, "encoder")
+    changes = {"initializer_range": 0.02, "global_rope_theta": 1000.0}
+    assert dataclasses.replace(expected.config, **changes) == found.config
+    jax.tree.map(np.testing.assert_array_equal, expected.params, found.params)
+    assert "warning" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("rotary_emb_interleaved", True), ("prenorm", True), ("rotary_scaling_factor", 2)],
+        *[("qkv_proj_bias", True), ("activation_function", "gelu"), ("rotary_emb_fraction", 0.5)],
+    ],
+)
+def test_what_nomics_own_code_can_do_beside_is_refused(nomic, field, value):
+    folder, own_fields = nomic
+    (folder / "config.json").write_text(json.dumps(own_fields | {field: value}))
+    with pytest.raises(ValueError, match=field):
+        load_model(folder, "encoder")
 
 
 FAST = {("esm", 1), ("eurobert", 0), ("nomic_bert", 1), ("xlm-roberta-xl", 3)}
