@@ -226,7 +226,7 @@ function foldLeaks(names) {
 function severalOf() {
   const found = severalRuns();
   if (!found) return [];
-  const groups = byShots(found.names), isFolds = found.names.every((name) => /^fold\d+$/.test(name)), { slices, label_errors: errors } = data.evaluation || {};
+  const groups = byShots(found.names), isFolds = found.names.every((name) => /^fold\d+$/.test(name)), { slices, label_errors: errors, by_class: classes = {} } = data.evaluation || {};
   const grid = element("div", { class: "grid" });
   if (groups.length > 1 && groups[0][0] > 0) grid.append(curveFigure(found, groups));
   else grid.append(runsFigure(found));
@@ -234,6 +234,10 @@ function severalOf() {
   const leaks = foldLeaks(found.names);
   leaks.classList.add("wide");
   grid.append(leaks);
+  for (const rows of Object.values(classes)) {
+    const kind = runs.flatMap((run) => run.splits).map((split) => split.class_kind).find(Boolean) || "label";
+    grid.append(classScores(rows, kind, "Of the examples of all folds together, each predicted by the model that was not trained on it. "));
+  }
   if (errors && errors.count) grid.append(labelErrors(errors));
-  return [element("h2", {}, "Cross-validation"), element("p", {}, "Each fold is predicted by a model that was trained on the others, and the exported model is trained on all examples. The mean over the folds estimates its score, a little too low, because their models have seen fewer examples."), grid, ...slicesOf(slices)];
+  return [element("h2", {}, "Cross-validation"), element("p", {}, "Each fold is predicted by a model that was trained on the others, and the exported model is trained on all examples. The mean over the folds estimates its score, a little too low, because their models have seen fewer examples. Scores of labels and slices are no means: they are of the examples of all folds together."), grid, ...slicesOf(slices)];
 }

@@ -40,11 +40,11 @@ function confusions({ rows, all }) {
     element("div", { style: "max-height:420px;overflow:auto" }, table(["gold", "predicted", "examples"], rows.map(([gold, answer, count]) => [gold, answer, grouped(count)]), [2])));
 }
 
-function classScores(classes, kind) {
+function classScores(classes, kind, whose = "") {
   const known = (row, value) => row.support || row.precision ? percent(value, 2) : "–";
   const rows = classes.map((row) => [row.name, known(row, row.precision), known(row, row.recall), known(row, row.f1), grouped(row.support)]);
   const made = section(`Scores by ${kind}`,
-    element("p", {}, "Precision: share of the predictions that are right. Recall: share of the labels that are found. F1: their harmonic mean. Support: number of labels."),
+    element("p", {}, whose + "Precision: share of the predictions that are right. Recall: share of the labels that are found. F1: their harmonic mean. Support: number of labels."),
     element("div", { style: "max-height:460px;overflow:auto" }, table([kind, "precision", "recall", "F1", "support"], rows, [1, 2, 3, 4])));
   return made;
 }

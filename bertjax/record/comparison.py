@@ -245,9 +245,10 @@ def sentence(names: tuple[str, str], metric: str, found: Difference, units: int)
     factor, unit = (100, " points") if is_fraction(metric) else (1, "")
     values = (found.first, found.second, found.difference, *found.interval)
     first, second, difference, low, high = (f"{factor * value:.2f}" for value in values)
+    sign = "=" if found.p_value > found.smallest_p_value else "≤"
     evidence = (
         f"{label(metric)} {first} against {second}, a difference of {difference}{unit} (95 % "
-        f"interval {low} to {high}, p = {found.p_value:.2g})"
+        f"interval {low} to {high}, p {sign} {found.p_value:.2g})"
     )
     if found.p_value >= SIGNIFICANT:
         return (

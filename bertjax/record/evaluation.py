@@ -204,7 +204,7 @@ _SCORES = """
 |---|---|---|---|
 """
 _CLASSES = """
-### {split}: scores of the (20 most frequent) labels
+### {split}: scores of the {shown}labels
 
 | label | precision | recall | F1 | examples |
 |---|---|---|---|---|
@@ -275,7 +275,8 @@ def scores_card(
         text += _ROW.format(score_label(key), shown_score(key, value), interval, simple)
     text += in_paragraphs(evaluation.get("choices", ()))
     for split, rows in evaluation.get("by_class", {}).items():
-        text += _CLASSES.format(split=split)
+        shown = f"{MOST_LABELS} most frequent " if len(rows) > MOST_LABELS else ""
+        text += _CLASSES.format(split=split, shown=shown)
         for row in sorted(rows, key=lambda row: -row["support"])[:MOST_LABELS]:
             text += _CLASS.format(**{**row, "name": _cell(row["name"])})
     for split, columns in evaluation["slices"].items():

@@ -205,13 +205,17 @@ def _evaluated(measure: Measure, weights: Iterable[Weights]) -> Values:
 
 
 class Difference(NamedTuple):
-    """The scores of two models, the first minus the second with its interval, and the p-value."""
+    """The scores of two models, the first minus the second with its interval, and the p-value.
+
+    `smallest_p_value` is the smallest that so many exchanges can give: then, it is an upper bound.
+    """
 
     first: float
     second: float
     difference: float
     interval: Interval
     p_value: float
+    smallest_p_value: float
 
 
 def compare(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[str, Difference]:
@@ -261,8 +265,9 @@ def compare(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[str,
         interval = resampled.interval(name) or Interval(difference, difference)
         smallest = abs(difference) - ROUNDING
         as_large = int(np.sum(np.abs(exchanged[name]) >= smallest))
-        p_value = (1 + as_large) / (1 + len(exchanged[name]))
-        found[name] = Difference(first, second, difference, interval, p_value)
+        p_value = (1 + as_large) / (1 + count)
+        lowest = 1 / (1 + count)
+        found[name] = Difference(first, second, difference, interval, p_value, lowest)
     return found
 
 

@@ -545,19 +545,22 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
             "scores": mean_scores(folds.values()),
             INTERVALS: of_rows,
             BASELINES: mean_baselines(of_folds),
+            "choices": [
+                f"These scores are means over {config.folds} folds, predicted by models of the "
+                "others. Scores of labels and slices are of the examples of all folds together."
+            ],
             "by_class": class_scores({"dev": report}),
             "slices": {"dev": slices_of(pooled, task.best_metric)},
         }
-        about = (
-            f"The scores are means over {config.folds} folds, predicted by models of the others."
-        )
-        sentences = in_paragraphs([about, *cautions(evaluation["data"])])
+        sentences = in_paragraphs(cautions(evaluation["data"]))
         table = scores_card(evaluation, "Cross-validation", "mean")
         publish(workdir, ALL, scores, None, of_mean, f"{table}{sentences}")
         _write_predictions(workdir, indices)
         write_json(workdir / CROSS_VALIDATION, _summary(config, folds, of_rows))
         found = {name: read_intervals(workdir / name / SCORES) for name in folds}
         print_scores(folds, task, None, found, of_mean)
+        if report:
+            report.print(f"{task.name}, held-out examples of all folds together")
         for sentence in slices_in_words(evaluation["slices"]):
             print(sentence)
         line = baselines_in_words(evaluation, f"dev/{task.best_metric}")
