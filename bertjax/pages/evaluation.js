@@ -239,5 +239,5 @@ function severalOf() {
     grid.append(classScores(rows, kind, "Of the examples of all folds together, each predicted by the model that was not trained on it. "));
   }
   if (errors && errors.count) grid.append(labelErrors(errors));
-  return [element("h2", {}, "Cross-validation"), element("p", {}, "Each fold is predicted by a model that was trained on the others, and the exported model is trained on all examples. The mean over the folds estimates its score, a little too low, because their models have seen fewer examples. Scores of labels and slices are no means: they are of the examples of all folds together."), grid, ...slicesOf(slices)];
+  return [element("h2", {}, "Cross-validation"), element("p", {}, "Each fold is predicted by a model that was trained on the others, and the exported model is trained on all examples. The mean over the folds estimates its score, a little too low, because their models have seen fewer examples. Scores of labels and slices are no means: they are of the examples of all folds together."), ...paragraphs(data.evaluation.verdict), grid, ...slicesOf(slices)];
 }

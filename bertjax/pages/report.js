@@ -192,7 +192,7 @@ function scoreTable(run) {
   const heads = columns.flatMap((split) => [split, ...simple(split).map((model) => `${split}: ${model}`)]);
   return element("section", {}, element("h3", {}, "Scores and baselines"),
     element("p", {}, `Of the last predictions that were written${steps.length ? ` (${steps.join("; ")})` : ""}.${meaning}`),
-    table(["metric", ...heads], rows, heads.map((_, n) => n + 1)), ...paragraphs(baselineSentence(run)));
+    table(["metric", ...heads], rows, heads.map((_, n) => n + 1)), ...paragraphs(baselineSentence(run), run.evaluation.verdict));
 }
 
 function taskOf(run) {

@@ -21,6 +21,7 @@ from bertjax.record.predictions import (
     shown_score,
 )
 from bertjax.tasks import Task
+from bertjax.tasks.baselines import BAG_OF_WORDS
 from bertjax.tasks.dataset import Dataset, Leak
 from bertjax.tasks.intervals import intervals
 from bertjax.tasks.measures import ScoredRows, Unit, measure_of
@@ -179,13 +180,47 @@ def baselines_in_words(evaluation: Mapping[str, Any], key: str | None) -> str:
 
     It is the score `key` or, if the baselines do not have it, another one.
     """
-    scores: Mapping[str, float] = evaluation["scores"]
-    wanted = [key] if key else []
-    for name in (*wanted, *scores):
-        if name in scores and (simple := _simple_scores(evaluation, name)):
-            own = shown_score(name, scores[name])
-            return f"baseline, {score_label(name)}: {simple}; this model {own}"
+    if name := _compared(evaluation, key):
+        own = shown_score(name, evaluation["scores"][name])
+        simple = _simple_scores(evaluation, name)
+        return f"baseline, {score_label(name)}: {simple}; this model {own}"
     return evaluation[BASELINES]["skipped"]
+
+
+def _compared(evaluation: Mapping[str, Any], key: str | None) -> str:
+    """Returns the score `key` or, if the baselines do not have it, another one; "": none."""
+    wanted = [key] if key else []
+    for name in (*wanted, *evaluation["scores"]):
+        if name in evaluation["scores"] and _simple_scores(evaluation, name):
+            return name
+    return ""
+
+
+def verdict(evaluation: Mapping[str, Any], key: str | None) -> str:
+    """Says if the model is not better than the bag of words, or may not be; "" if it is better.
+
+    It may not be if the score of the bag of words is within the interval of the model's.
+    """
+    name = _compared(evaluation, key)
+    split, _, metric = name.partition("/")
+    simple = _baselines(evaluation).get(split, {}).get(BAG_OF_WORDS, {}).get(metric)
+    if simple is None:
+        return ""
+    own = evaluation["scores"][name]
+    low, high = evaluation[INTERVALS].get(name, (own, own))
+    sign = 1 if higher_is_better(metric) else -1
+    shown = f"{shown_score(name, own)} against {shown_score(name, simple)}"
+    if sign * (own - simple) <= 0:
+        return (
+            f"This model is not better than the bag of words: its {score_label(name)} is {shown}."
+        )
+    if low <= simple <= high:
+        return (
+            "It cannot be told whether this model is better than the bag of words: its "
+            f"{score_label(name)} is {shown}, but the 95 % interval is "
+            f"{shown_interval(name, evaluation[INTERVALS])}."
+        )
+    return ""
 
 
 _DATA = """
@@ -273,7 +308,7 @@ def scores_card(
         interval = shown_interval(key, evaluation[INTERVALS])
         simple = _simple_scores(evaluation, key)
         text += _ROW.format(score_label(key), shown_score(key, value), interval, simple)
-    text += in_paragraphs(evaluation.get("choices", ()))
+    text += in_paragraphs([evaluation.get("verdict", ""), *evaluation.get("choices", ())])
     for split, rows in evaluation.get("by_class", {}).items():
         shown = f"{MOST_LABELS} most frequent " if len(rows) > MOST_LABELS else ""
         text += _CLASSES.format(split=split, shown=shown)

@@ -61,6 +61,7 @@ from bertjax.record.evaluation import (
     scores_card,
     slices_in_words,
     slices_of,
+    verdict,
 )
 from bertjax.record.metrics import read_lines
 from bertjax.record.predictions import (
@@ -552,6 +553,8 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
             "by_class": class_scores({"dev": report}),
             "slices": {"dev": slices_of(pooled, task.best_metric)},
         }
+        metric = f"dev/{task.best_metric}"
+        evaluation["verdict"] = verdict(evaluation, metric)
         sentences = in_paragraphs(cautions(evaluation["data"]))
         table = scores_card(evaluation, "Cross-validation", "mean")
         publish(workdir, ALL, scores, None, of_mean, f"{table}{sentences}")
@@ -563,8 +566,9 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
             report.print(f"{task.name}, held-out examples of all folds together")
         for sentence in slices_in_words(evaluation["slices"]):
             print(sentence)
-        line = baselines_in_words(evaluation, f"dev/{task.best_metric}")
-        print(f"{config.folds} folds: {line}")
+        print(f"{config.folds} folds: {baselines_in_words(evaluation, metric)}")
+        if evaluation["verdict"]:
+            print(evaluation["verdict"])
         if judged:
             rows = judged.rows()
             write_label_errors(workdir / LABEL_ERRORS, rows)

@@ -40,6 +40,7 @@ from bertjax.record.evaluation import (
     data_facts,
     slices_in_words,
     slices_of,
+    verdict,
 )
 from bertjax.record.events import EventStream
 from bertjax.record.predictions import (
@@ -307,7 +308,7 @@ class FinetuningJob(Job):
                 if f"{split}/{name}" in scores:
                     of_split[name] = found[f"{split}/{name}"] = interval
             add_to_summary(self.workdir.path / PREDICTIONS, split, {INTERVALS: of_split})
-        return {
+        evaluation = {
             "data": data,
             "scores": scores,
             INTERVALS: found,
@@ -316,6 +317,7 @@ class FinetuningJob(Job):
             "by_class": class_scores(self.reports),
             "slices": slices,
         }
+        return {**evaluation, "verdict": verdict(evaluation, grading_metric(self.task))}
 
     def _write_scores(self, scores: dict[str, float], evaluation: dict[str, Any]) -> None:
         """Writes evaluation.json and scores.json."""
@@ -325,6 +327,8 @@ class FinetuningJob(Job):
         stored: dict[str, Any] = dict(scores)
         if scores:
             print(baselines_in_words(evaluation, grading_metric(self.task)))
+        if evaluation["verdict"]:
+            print(evaluation["verdict"])
         for key, content in (
             (INTERVALS, evaluation[INTERVALS]),
             (BASELINES, evaluation[BASELINES].get("splits")),
