@@ -202,7 +202,7 @@ function taskOf(run) {
   made.push(...slicesOf(run.evaluation.slices));
   for (const split of run.splits) {
     const count = split.examples ? `, ${grouped(split.examples)} labelled examples` : "";
-    made.push(element("h2", {}, `Predictions of ${split.split}${whose}${count}`), splitFigures(split));
+    made.push(element("h2", {}, `Predictions of ${split.split}${whose}${count}`), splitFigures({ ...split, classes: (run.evaluation.by_class || {})[split.split] || split.classes }));
   }
   return made;
 }

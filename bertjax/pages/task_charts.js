@@ -42,10 +42,18 @@ function confusions({ rows, all }) {
 
 function classScores(classes, kind, whose = "") {
   const known = (row, value) => row.support || row.precision ? percent(value, 2) : "–";
-  const rows = classes.map((row) => [row.name, known(row, row.precision), known(row, row.recall), known(row, row.f1), grouped(row.support)]);
+  // Of two classes, or of several labels: with their intervals.
+  const isDiagnosed = classes.some((row) => "specificity" in row), more = isDiagnosed ? ["sensitivity", "specificity", "AUROC"] : [];
+  const diagnosed = (row, metric) => {
+    const bounds = (row.intervals || {})[metric], value = row[metric];
+    if (value === undefined) return "–";
+    return element("span", {}, percent(value, 2), bounds ? element("small", { class: "interval" }, ` ${bounds.map((bound) => percent(bound, 2)).join(" to ")}`) : null);
+  };
+  const rows = classes.map((row) => [row.name, known(row, row.precision), known(row, row.recall), known(row, row.f1), grouped(row.support), ...more.map((metric) => diagnosed(row, metric.toLowerCase()))]);
   const made = section(`Scores by ${kind}`,
-    element("p", {}, whose + "Precision: share of the predictions that are right. Recall: share of the labels that are found. F1: their harmonic mean. Support: number of labels."),
-    element("div", { style: "max-height:460px;overflow:auto" }, table([kind, "precision", "recall", "F1", "support"], rows, [1, 2, 3, 4])));
+    element("p", {}, whose + "Precision: share of the predictions that are right. Recall: share of the labels that are found. F1: their harmonic mean. Support: number of labels." +
+      (isDiagnosed ? " Sensitivity: the recall. Specificity: share of the examples without the label for which it is not predicted. AUROC: probability that an example with the label has a higher probability of it than one without. Beside them: 95 % intervals." : "")),
+    element("div", { style: "max-height:460px;overflow:auto" }, table([kind, "precision", "recall", "F1", "support", ...more], rows, [1, 2, 3, 4, 5, 6, 7])));
   return made;
 }
 

@@ -16,6 +16,7 @@ from bertjax.record.predictions import (
     BASELINES,
     INTERVALS,
     ClassReport,
+    diagnostic_cells,
     score_label,
     shown_interval,
     shown_score,
@@ -24,7 +25,7 @@ from bertjax.tasks import Task
 from bertjax.tasks.baselines import BAG_OF_WORDS
 from bertjax.tasks.dataset import Dataset, Leak
 from bertjax.tasks.intervals import intervals
-from bertjax.tasks.measures import ScoredRows, Unit, measure_of
+from bertjax.tasks.measures import ScoredRows, Unit, has_diagnostics, label_measure, measure_of
 from bertjax.tasks.metrics import higher_is_better
 from bertjax.tasks.training_data import TrainingData
 
@@ -34,6 +35,8 @@ FEWEST_ROWS = 10
 MOST_SLICES = 50
 # The labels that the model card names.
 MOST_LABELS = 20
+# The labels of all examples, above which the scores of each label have no intervals.
+MOST_DECISIONS = 200_000
 # Pairs of leaked rows that are shown.
 SHOWN_LEAKS = 10
 
@@ -135,12 +138,41 @@ def slices_in_words(slices: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def class_scores(reports: Mapping[str, ClassReport | None]) -> dict[str, Any]:
-    """Returns the scores of each class, label or entity type by split, as JSON values."""
+def class_scores(
+    reports: Mapping[str, ClassReport], scored: Mapping[str, Sequence[ScoredRows]]
+) -> dict[str, Any]:
+    """Returns the scores of each class, label or entity type by split, as JSON values.
+
+    `scored` has the rows of a split that each model has predicted: one model, or that of each fold.
+    """
     found = {}
     for split, report in reports.items():
         if report:
-            found[split] = [row._asdict() for row in report.scores()]
+            of_labels = diagnostics(scored[split])
+            found[split] = [
+                {**row._asdict(), **of_labels.get(row.name, {})} for row in report.scores()
+            ]
+    return found
+
+
+def diagnostics(models: Sequence[ScoredRows]) -> dict[str, dict[str, Any]]:
+    """Computes {label: its sensitivity, specificity and auroc}, of tasks whose labels have them.
+
+    `models` are the rows that each model has predicted. The intervals are under `INTERVALS`; there
+    are none of more than `MOST_DECISIONS`, which would take long.
+    """
+    task = models[0].task
+    units = [rows.units() for rows in models]
+    groups: list[int] = []
+    for rows in models:
+        first = max(groups, default=-1) + 1
+        groups += [first + group for group in rows.groups()]
+    found = {}
+    for name in task.labels if groups and has_diagnostics(task) else ():
+        measure = label_measure(task, name, units)
+        found[name] = measure.once()
+        if len(groups) * len(task.labels) <= MOST_DECISIONS:
+            found[name][INTERVALS] = intervals(measure, groups)
     return found
 
 
@@ -244,6 +276,12 @@ _CLASSES = """
 | label | precision | recall | F1 | examples |
 |---|---|---|---|---|
 """
+_DIAGNOSTICS = """
+### {split}: sensitivity, specificity and AUROC of the labels (95 % intervals)
+
+| label | sensitivity | specificity | AUROC |
+|---|---|---|---|
+"""
 _SLICES = """
 ### {score} by {column}
 
@@ -314,6 +352,10 @@ def scores_card(
         text += _CLASSES.format(split=split, shown=shown)
         for row in sorted(rows, key=lambda row: -row["support"])[:MOST_LABELS]:
             text += _CLASS.format(**{**row, "name": _cell(row["name"])})
+        if any("specificity" in row for row in rows):
+            text += _DIAGNOSTICS.format(split=split)
+            for row in rows:
+                text += _ROW.format(_cell(row["name"]), *diagnostic_cells(row))
     for split, columns in evaluation["slices"].items():
         for name, found in columns.items():
             if not found["rows"]:

@@ -10,7 +10,7 @@ from bertjax.tasks.metrics import is_fraction
 # Parts of the names of metrics that are written otherwise.
 _WORDS = {
     "mlm": "MLM", "nsp": "NSP", "f1": "F1", "mae": "MAE", "rmse": "RMSE",
-    "rtd": "RTD", "flops": "FLOPS", "mrr": "MRR", "ndcg": "nDCG", "map": "MAP",
+    "rtd": "RTD", "flops": "FLOPS", "mrr": "MRR", "auroc": "AUROC", "ndcg": "nDCG", "map": "MAP",
     "matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman", "exact": "exact match",
     "thresh": "threshold", "HasAns": "answerable", "NoAns": "unanswerable",
 }  # fmt: skip

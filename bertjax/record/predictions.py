@@ -121,17 +121,19 @@ def best_run(scores: Scores, metric: str | None) -> str:
     return max(scores, key=lambda name: sign * scores[name].get(metric or "", 0.0))
 
 
-# The keys of the intervals and of the scores of baselines in scores.json, and in other files.
+# The keys of the intervals, and of the scores of baselines and of classes, in scores.json and in
+# other files.
 INTERVALS = "intervals"
 BASELINES = "baselines"
+BY_CLASS = "by_class"
 # {score: (low, high)}, with the keys of the scores.
 Intervals = Mapping[str, Sequence[float]]
 
 
 def read_scores(path: Path) -> dict[str, float]:
-    """Reads the scores of a run from its scores.json, without intervals and baselines."""
+    """Reads the scores of a run from its scores.json, without intervals, baselines and classes."""
     scores = read_json(path)
-    for key in (INTERVALS, BASELINES):
+    for key in (INTERVALS, BASELINES, BY_CLASS):
         scores.pop(key, None)
     return scores
 
@@ -391,6 +393,34 @@ class ClassReport(Observer):
             for gold in names:
                 counts = [self.confusion[gold, name] for name in names]
                 writer.writerow([_cell(gold), *counts])
+
+
+# The metrics of a label that an example has or has not.
+DIAGNOSTICS = ("sensitivity", "specificity", "auroc")
+
+
+def diagnostic_cells(row: Mapping[str, Any]) -> list[str]:
+    """Returns texts such as "91.00 % (85.20 to 94.10)" for `DIAGNOSTICS`; "–" without a value."""
+    cells = []
+    for metric in DIAGNOSTICS:
+        interval = shown_interval(metric, row.get(INTERVALS, {}))
+        cell = "–"
+        if metric in row:
+            cell = shown_score(metric, row[metric])
+        cells.append(f"{cell} ({interval})" if interval else cell)
+    return cells
+
+
+def print_diagnostics(rows: Iterable[Mapping[str, Any]], title: str) -> None:
+    """Prints the `DIAGNOSTICS` of the rows that have some, if any."""
+    headings = [label(metric) for metric in DIAGNOSTICS]
+    table = _table(("label",), headings, f"{title} (95 % intervals)")
+    for row in rows:
+        if not row.keys().isdisjoint(DIAGNOSTICS):
+            cells = [cell.replace(" (", "\n(") for cell in diagnostic_cells(row)]
+            table.add_row(_name(row["name"]), *cells)
+    if table.row_count:
+        printable.console(width=WIDTH).print(table)
 
 
 def _cell(name: str) -> str:

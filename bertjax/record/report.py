@@ -41,6 +41,7 @@ from bertjax.record.labels import in_percent, label
 from bertjax.record.ledger import FINISHED, read_ledger, read_processes, totals
 from bertjax.record.predictions import (
     BASELINES,
+    BY_CLASS,
     INTERVALS,
     SUFFIX,
     split_prefix,
@@ -504,7 +505,8 @@ def run_data(
     if metrics is None:
         metrics = read_metrics(workdir / METRICS)
     scores = read_json_or_empty(workdir / SCORES)
-    scores.pop(BASELINES, None)  # they are in evaluation.json, with more about them
+    for key in (BASELINES, BY_CLASS):
+        scores.pop(key, None)  # they are in evaluation.json, with more about them
     processes = read_processes(workdir)
     facts = processes[-1] if processes else {}
     config = {}

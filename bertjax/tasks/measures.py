@@ -1,8 +1,10 @@
 """What the metrics of a task need of each prediction: the units of a `Measure`, for resampling."""
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from bertjax.tasks.classification import ProbabilityTask
 from bertjax.tasks.dataset import Example, connected, group_keys
@@ -11,6 +13,7 @@ from bertjax.tasks.metrics import (
     Measure,
     Ratios,
     entity_ratios,
+    label_metrics,
     measure_of_ratios,
     measured,
     word_accuracy,
@@ -31,11 +34,15 @@ NO_VALUE = "(no value)"
 
 
 class Unit(NamedTuple):
-    """What the metrics need of a unit of a `Measure`: ratios and the labels."""
+    """What the metrics need of a unit of a `Measure`: ratios and the labels.
+
+    `probabilities` are those of the labels, where `has_diagnostics`.
+    """
 
     ratios: Ratios
     label: Any = None
     answer: Any = None
+    probabilities: Mapping[str, float] = {}
 
 
 class _Embedded(NamedTuple):
@@ -69,7 +76,35 @@ def row_of(task: Task, example: Example, prediction: Prediction) -> Row | None:
     if isinstance(task, ProbabilityTask):
         losses = task.losses(label, prediction["probabilities"])
         ratios["loss"] = sum(losses), len(losses)
-    return Unit(ratios, task.scored_label(label, prediction), task.predicted_label(prediction))
+    probabilities = prediction["probabilities"] if has_diagnostics(task) else {}
+    answer = task.predicted_label(prediction)
+    return Unit(ratios, task.scored_label(label, prediction), answer, probabilities)
+
+
+# The labels that have a sensitivity, the first ones of a task.
+MOST_DIAGNOSED = 20
+
+
+def has_diagnostics(task: Task) -> bool:
+    """Returns whether a task decides for each label whether an example has it or not."""
+    is_binary = task.label_kind == "classes" and len(task.labels) == 2
+    return is_binary or (task.label_kind == "multi_label" and len(task.labels) <= MOST_DIAGNOSED)
+
+
+def label_measure(task: Task, name: str, models: Sequence[Sequence[Unit]]) -> Measure:
+    """Returns the `label_metrics` of the label `name` in the units that each model predicted."""
+
+    def has(label: Any) -> bool:
+        if task.label_kind == "multi_label":
+            return name in label
+        return str(label) == name
+
+    units = [unit for of_model in models for unit in of_model]
+    numbers = np.repeat(np.arange(len(models)), [len(of_model) for of_model in models])
+    golds = np.array([has(unit.label) for unit in units])
+    answers = np.array([has(unit.answer) for unit in units])
+    probabilities = np.array([unit.probabilities[name] for unit in units])
+    return label_metrics(golds, answers, probabilities, numbers)
 
 
 def measure_of(task: Task, units: Sequence[Unit]) -> Measure:

@@ -66,12 +66,14 @@ from bertjax.record.evaluation import (
 from bertjax.record.metrics import read_lines
 from bertjax.record.predictions import (
     BASELINES,
+    BY_CLASS,
     INTERVALS,
     ClassReport,
     Intervals,
     best_run,
     grading_metric,
     label_errors_in_words,
+    print_diagnostics,
     print_scores,
     read_intervals,
     read_scores,
@@ -550,7 +552,7 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
                 f"These scores are means over {config.folds} folds, predicted by models of the "
                 "others. Scores of labels and slices are of the examples of all folds together."
             ],
-            "by_class": class_scores({"dev": report}),
+            BY_CLASS: class_scores({"dev": report}, {"dev": held_out}),
             "slices": {"dev": slices_of(pooled, task.best_metric)},
         }
         metric = f"dev/{task.best_metric}"
@@ -559,11 +561,14 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
         table = scores_card(evaluation, "Cross-validation", "mean")
         publish(workdir, ALL, scores, None, of_mean, f"{table}{sentences}")
         _write_predictions(workdir, indices)
-        write_json(workdir / CROSS_VALIDATION, _summary(config, folds, of_rows))
+        summary = {**_summary(config, folds, of_rows), BY_CLASS: evaluation[BY_CLASS]}
+        write_json(workdir / CROSS_VALIDATION, summary)
         found = {name: read_intervals(workdir / name / SCORES) for name in folds}
         print_scores(folds, task, None, found, of_mean)
         if report:
-            report.print(f"{task.name}, held-out examples of all folds together")
+            title = f"{task.name}, held-out examples of all folds together"
+            report.print(title)
+            print_diagnostics(evaluation[BY_CLASS]["dev"], title)
         for sentence in slices_in_words(evaluation["slices"]):
             print(sentence)
         print(f"{config.folds} folds: {baselines_in_words(evaluation, metric)}")

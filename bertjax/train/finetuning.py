@@ -45,6 +45,7 @@ from bertjax.record.evaluation import (
 from bertjax.record.events import EventStream
 from bertjax.record.predictions import (
     BASELINES,
+    BY_CLASS,
     INTERVALS,
     SUFFIX,
     ClassReport,
@@ -54,6 +55,7 @@ from bertjax.record.predictions import (
     grading_metric,
     label_errors_in_words,
     model_facts,
+    print_diagnostics,
     shown_label_errors,
     split_label,
     split_prefix,
@@ -64,7 +66,7 @@ from bertjax.record.report import read_metrics
 from bertjax.tasks.calibration import HeldOutProbabilities
 from bertjax.tasks.intervals import FEW_GROUPS, Interval, few_groups_in_words, score_intervals
 from bertjax.tasks.label_errors import LabelErrors, by_margin
-from bertjax.tasks.measures import ScoredRows
+from bertjax.tasks.measures import ScoredRows, has_diagnostics
 from bertjax.tasks.metrics import higher_is_better
 from bertjax.tasks.training_data import FeatureBatches, feature_batches
 from bertjax.train.bad_steps import check_finite
@@ -284,7 +286,9 @@ class FinetuningJob(Job):
             for split, report in self.reports.items():
                 if report:
                     report.write(self.workdir.path / PREDICTIONS, split)
-                    report.print(f"{self.task.name}, {split_label(split)} examples")
+                    title = f"{self.task.name}, {split_label(split)} examples"
+                    report.print(title)
+                    print_diagnostics(evaluation[BY_CLASS][split], title)
 
         hosts.on_first(write)
         return scores
@@ -308,13 +312,14 @@ class FinetuningJob(Job):
                 if f"{split}/{name}" in scores:
                     of_split[name] = found[f"{split}/{name}"] = interval
             add_to_summary(self.workdir.path / PREDICTIONS, split, {INTERVALS: of_split})
+        models = {split: [rows] for split, rows in self.scored.items()}
         evaluation = {
             "data": data,
             "scores": scores,
             INTERVALS: found,
             BASELINES: self.baselines.content if scores else {},
             "choices": self.choices,
-            "by_class": class_scores(self.reports),
+            BY_CLASS: class_scores(self.reports, models),
             "slices": slices,
         }
         return {**evaluation, "verdict": verdict(evaluation, grading_metric(self.task))}
@@ -332,6 +337,7 @@ class FinetuningJob(Job):
         for key, content in (
             (INTERVALS, evaluation[INTERVALS]),
             (BASELINES, evaluation[BASELINES].get("splits")),
+            (BY_CLASS, evaluation[BY_CLASS] if has_diagnostics(self.task) else {}),
         ):
             if content:
                 stored[key] = content
