@@ -25,7 +25,14 @@ from bertjax.tasks import Task
 from bertjax.tasks.baselines import BAG_OF_WORDS
 from bertjax.tasks.dataset import Dataset, Leak
 from bertjax.tasks.intervals import intervals
-from bertjax.tasks.measures import ScoredRows, Unit, has_diagnostics, label_measure, measure_of
+from bertjax.tasks.measures import (
+    ScoredRows,
+    Unit,
+    groups_of_models,
+    has_diagnostics,
+    label_measure,
+    measure_of,
+)
 from bertjax.tasks.metrics import higher_is_better
 from bertjax.tasks.training_data import TrainingData
 
@@ -162,16 +169,19 @@ def diagnostics(models: Sequence[ScoredRows]) -> dict[str, dict[str, Any]]:
     are none of more than `MOST_DECISIONS`, which would take long.
     """
     task = models[0].task
-    units = [rows.units() for rows in models]
-    groups: list[int] = []
-    for rows in models:
-        first = max(groups, default=-1) + 1
-        groups += [first + group for group in rows.groups()]
+    groups = groups_of_models(models)
+    units = []
+    numbers = []
+    for number, rows in enumerate(models):
+        units += rows.units()
+        numbers += [number] * (len(units) - len(numbers))
     found = {}
-    for name in task.labels if groups and has_diagnostics(task) else ():
-        measure = label_measure(task, name, units)
-        found[name] = measure.once()
-        if len(groups) * len(task.labels) <= MOST_DECISIONS:
+    for name in task.labels if units and has_diagnostics(task) else ():
+        measure = label_measure(name, units, numbers)
+        values = measure.once()
+        # Without an example that has the label, or has it not, some are undefined.
+        found[name] = {x: values[x] for x in values if measure.ratios[x].any()}
+        if len(units) * len(task.labels) <= MOST_DECISIONS:
             found[name][INTERVALS] = intervals(measure, groups)
     return found
 
@@ -240,19 +250,17 @@ def verdict(evaluation: Mapping[str, Any], key: str | None) -> str:
         return ""
     own = evaluation["scores"][name]
     low, high = evaluation[INTERVALS].get(name, (own, own))
-    sign = 1 if higher_is_better(metric) else -1
-    shown = f"{shown_score(name, own)} against {shown_score(name, simple)}"
-    if sign * (own - simple) <= 0:
-        return (
-            f"This model is not better than the bag of words: its {score_label(name)} is {shown}."
+    if own == simple or (own > simple) != higher_is_better(metric):
+        said = "This model is not better than the bag of words"
+    elif low <= simple <= high:
+        said = (
+            "It cannot be told whether this model is better than the bag of words, whose score is "
+            "within its 95 % interval"
         )
-    if low <= simple <= high:
-        return (
-            "It cannot be told whether this model is better than the bag of words: its "
-            f"{score_label(name)} is {shown}, but the 95 % interval is "
-            f"{shown_interval(name, evaluation[INTERVALS])}."
-        )
-    return ""
+    else:
+        return ""
+    scores = f"{shown_score(name, own)} against {shown_score(name, simple)}"
+    return f"{said}: {score_label(name)} {scores}."
 
 
 _DATA = """

@@ -411,18 +411,6 @@ def diagnostic_cells(row: Mapping[str, Any]) -> list[str]:
     return cells
 
 
-def print_diagnostics(rows: Iterable[Mapping[str, Any]], title: str) -> None:
-    """Prints the `DIAGNOSTICS` of the rows that have some, if any."""
-    headings = [label(metric) for metric in DIAGNOSTICS]
-    table = _table(("label",), headings, f"{title} (95 % intervals)")
-    for row in rows:
-        if not row.keys().isdisjoint(DIAGNOSTICS):
-            cells = [cell.replace(" (", "\n(") for cell in diagnostic_cells(row)]
-            table.add_row(_name(row["name"]), *cells)
-    if table.row_count:
-        printable.console(width=WIDTH).print(table)
-
-
 def _cell(name: str) -> str:
     if name.lstrip("+-").isdecimal():
         return name

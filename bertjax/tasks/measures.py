@@ -4,8 +4,6 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from bertjax.tasks.classification import ProbabilityTask
 from bertjax.tasks.dataset import Example, connected, group_keys
 from bertjax.tasks.embedding import VECTORS, Retrieval, texts_of
@@ -91,20 +89,20 @@ def has_diagnostics(task: Task) -> bool:
     return is_binary or (task.label_kind == "multi_label" and len(task.labels) <= MOST_DIAGNOSED)
 
 
-def label_measure(task: Task, name: str, models: Sequence[Sequence[Unit]]) -> Measure:
-    """Returns the `label_metrics` of the label `name` in the units that each model predicted."""
+def label_measure(name: str, units: Sequence[Unit], models: Sequence[int]) -> Measure:
+    """Returns the `label_metrics` of a label; `models` is which model predicted each unit."""
+    golds, answers = ([getattr(unit, x) for unit in units] for x in ("label", "answer"))
+    probabilities = [unit.probabilities[name] for unit in units]
+    return label_metrics(name, golds, answers, probabilities, models)
 
-    def has(label: Any) -> bool:
-        if task.label_kind == "multi_label":
-            return name in label
-        return str(label) == name
 
-    units = [unit for of_model in models for unit in of_model]
-    numbers = np.repeat(np.arange(len(models)), [len(of_model) for of_model in models])
-    golds = np.array([has(unit.label) for unit in units])
-    answers = np.array([has(unit.answer) for unit in units])
-    probabilities = np.array([unit.probabilities[name] for unit in units])
-    return label_metrics(golds, answers, probabilities, numbers)
+def groups_of_models(models: Sequence["ScoredRows"]) -> list[int]:
+    """Returns the `ScoredRows.groups` of the rows of several models, which have none in common."""
+    groups: list[int] = []
+    for rows in models:
+        first = max(groups, default=-1) + 1
+        groups += [first + group for group in rows.groups()]
+    return groups
 
 
 def measure_of(task: Task, units: Sequence[Unit]) -> Measure:

@@ -447,48 +447,40 @@ def multi_label(golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[s
 
 
 def label_metrics(
-    golds: np.ndarray, answers: np.ndarray, probabilities: np.ndarray, models: np.ndarray
+    name: str,
+    golds: Sequence[Any],
+    predictions: Sequence[Any],
+    probabilities: Sequence[float],
+    models: Sequence[int],
 ) -> Measure:
-    """Returns the measure of `sensitivity`, `specificity` and `auroc` of one label.
+    """Returns the measure of `sensitivity`, `specificity` and `auroc` of the label `name`.
 
     `auroc` is the share of pairs of an example with the label and one without it in which the first
-    is the more probable (Hanley and McNeil 1982); ties count half. Pairs are predictions of the
-    same model. Metrics that no example defines are left out.
-
-    Args:
-        golds: whether the examples have the label, bool [N].
-        answers: whether it is predicted, bool [N].
-        probabilities: of the label, float [N].
-        models: the model that predicted each example, int [N], from 0.
+    has the higher of the label's `probabilities` (Hanley and McNeil 1982); ties count half. Those
+    of different `models` are not compared. An example has one label or a tuple of several.
     """
-    ratios = {}
-    if golds.any():
-        ratios["sensitivity"] = np.stack([golds & answers, golds])
-    if not golds.all():
-        ratios["specificity"] = np.stack([~golds & ~answers, ~golds])
-    parts = []
-    for model in range(models.max() + 1):
-        is_own = models == model
-        own = golds[is_own]
-        if own.any() and not own.all():
-            parts.append((is_own, own, _ranks(probabilities[is_own])))
-    if not parts:
-        return Measure(len(golds), ratios)
-    rarer = golds if golds.mean() < 0.5 else ~golds
-    ratios["auroc"] = np.stack([rarer, rarer])
+    gold = np.array([name in labels for labels in _tuples(golds)])
+    answer = np.array([name in labels for labels in _tuples(predictions)])
+    rarer = gold if gold.mean() < 0.5 else ~gold
+    ratios = {
+        "sensitivity": np.stack([gold & answer, gold]),
+        "specificity": np.stack([~gold & ~answer, ~gold]),
+        "auroc": np.stack([rarer, rarer]),  # what it counts: see `Measure.others`
+    }
 
     def others(weights: Weights) -> Values:
-        ordered = np.zeros(len(weights))
+        right = np.zeros(len(weights))
         pairs = np.zeros(len(weights))
-        for is_own, own, ranks in parts:
-            of_model = weights[:, is_own]
-            positives = of_model[:, own].sum(1)
-            ranked = np.sum((of_model * ranks(of_model))[:, own], axis=1)
-            ordered += ranked - positives * (positives + 1) / 2
-            pairs += positives * (of_model.sum(1) - positives)
-        return {"auroc": ratio(ordered, pairs, np.nan)}
+        for model in np.unique(models):
+            own = np.flatnonzero(np.equal(models, model))
+            of_own = weights[:, own]
+            ranks = _ranks(np.take(probabilities, own))
+            positives = of_own @ gold[own]
+            right += (of_own * ranks(of_own)) @ gold[own] - positives * (positives + 1) / 2
+            pairs += positives * (of_own @ ~gold[own])
+        return {"auroc": ratio(right, pairs, np.nan)}
 
-    return Measure(len(golds), ratios, others)
+    return Measure(len(gold), ratios, others)
 
 
 def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:

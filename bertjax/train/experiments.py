@@ -73,7 +73,6 @@ from bertjax.record.predictions import (
     best_run,
     grading_metric,
     label_errors_in_words,
-    print_diagnostics,
     print_scores,
     read_intervals,
     read_scores,
@@ -566,9 +565,7 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
         found = {name: read_intervals(workdir / name / SCORES) for name in folds}
         print_scores(folds, task, None, found, of_mean)
         if report:
-            title = f"{task.name}, held-out examples of all folds together"
-            report.print(title)
-            print_diagnostics(evaluation[BY_CLASS]["dev"], title)
+            report.print(f"{task.name}, held-out examples of all folds together")
         for sentence in slices_in_words(evaluation["slices"]):
             print(sentence)
         print(f"{config.folds} folds: {baselines_in_words(evaluation, metric)}")

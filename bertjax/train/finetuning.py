@@ -55,7 +55,6 @@ from bertjax.record.predictions import (
     grading_metric,
     label_errors_in_words,
     model_facts,
-    print_diagnostics,
     shown_label_errors,
     split_label,
     split_prefix,
@@ -286,9 +285,7 @@ class FinetuningJob(Job):
             for split, report in self.reports.items():
                 if report:
                     report.write(self.workdir.path / PREDICTIONS, split)
-                    title = f"{self.task.name}, {split_label(split)} examples"
-                    report.print(title)
-                    print_diagnostics(evaluation[BY_CLASS][split], title)
+                    report.print(f"{self.task.name}, {split_label(split)} examples")
 
         hosts.on_first(write)
         return scores

@@ -11,7 +11,7 @@ from bertjax.base.files import json_lines
 from bertjax.base.workdir_files import PREDICTIONS
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.intervals import Interval, interval_of_mean, intervals, mean_of, of_both
-from bertjax.tasks.measures import ScoredRows, measure_of, scored_rows
+from bertjax.tasks.measures import ScoredRows, groups_of_models, measure_of, scored_rows
 from bertjax.tasks.task import GOLD
 
 Scores = Mapping[str, Mapping[str, float]]
@@ -85,15 +85,12 @@ def of_folds(folds: Sequence[ScoredRows]) -> dict[str, dict[str, Interval]]:
     Grandvalet 2004).
     """
     measures = []
-    groups: list[int] = []
     for rows in folds:
         units = rows.units()
         if not units:
             return {}
         measures.append(measure_of(rows.task, units))
-        first = max(groups, default=-1) + 1
-        groups += [first + group for group in rows.groups()]
     if not measures:
         return {}
-    found = intervals(mean_of(measures, same_units=False), groups)
+    found = intervals(mean_of(measures, same_units=False), groups_of_models(folds))
     return {"rows": {f"dev/{name}": interval for name, interval in found.items()}}
