@@ -243,11 +243,15 @@ def targets(
         weights[0] = logit
         return [Target("score", None, weights)]
     names: Sequence[str] = task.labels or ["score"]  # of a regression, all numbers
+    remark = ""
     if label is not None:
         names = [label]
     elif isinstance(task, MultiLabelTask):
         probabilities = prediction["probabilities"]
-        names = prediction["labels"] or [max(probabilities, key=probabilities.__getitem__)]
+        names = prediction["labels"]
+        if not names:
+            names = [max(probabilities, key=probabilities.__getitem__)]
+            remark = " (no label is predicted; this one is the most probable)"
     elif isinstance(task, ClassificationTask):
         names = [prediction["label"]]
     labels = list(task.labels or names)
@@ -256,7 +260,7 @@ def targets(
     found = []
     for name in names:
         logit = logits[labels.index(name)]
-        found.append(Target(name, None, [logit] * len(features)))
+        found.append(Target(f"{name}{remark}", None, [logit] * len(features)))
     return found
 
 

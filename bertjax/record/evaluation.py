@@ -65,6 +65,7 @@ def data_facts(task: Task, data: TrainingData, max_length: int) -> dict[str, Any
         "windows": task.reads_windows,
         "note": source.note,
         "warning": source.warning,
+        "warnings": [],
         "group_columns": source.group_columns,
         "classes": dict(zip(task.labels, data.class_counts.tolist(), strict=False)),
         "leaked_rows": Counter(split for split, _ in leaked),
@@ -180,7 +181,8 @@ def diagnostics(models: Sequence[ScoredRows]) -> dict[str, dict[str, Any]]:
         measure = label_measure(name, units, numbers)
         values = measure.once()
         # Without an example that has the label, or has it not, some are undefined.
-        found[name] = {x: values[x] for x in values if measure.ratios[x].any()}
+        defined = [x for x in values if measure.ratios[x].any() and np.isfinite(values[x])]
+        found[name] = {x: values[x] for x in defined}
         if len(units) * len(task.labels) <= MOST_DECISIONS:
             found[name][INTERVALS] = intervals(measure, groups)
     return found
@@ -263,6 +265,17 @@ def verdict(evaluation: Mapping[str, Any], key: str | None) -> str:
     return f"{said}: {score_label(name)} {scores}."
 
 
+_USE = """
+## Intended use and limits
+
+- The task stands under Training, and what the model was trained on, with its labels, under Data.
+- Trained on {train}; held out for evaluation: {held_out}.
+- The run does not know the languages, the origin and the time of the texts, and has measured
+  nothing on texts of other languages, origins or times.
+- **To be filled in by the author:** who is meant to use the model, for what, and for what not;
+  where, when and of whom the texts were collected, and who has allowed it; who gave the labels, by
+  which rules, and how well they agree; what a wrong prediction does, and who notices it.
+"""
 _DATA = """
 ## Data
 
@@ -303,7 +316,14 @@ _CLASS = "| {name} | {precision:.2%} | {recall:.2%} | {f1:.2%} | {support:,} |\n
 def card_of(evaluation: Mapping[str, Any]) -> str:
     """Returns the sections of a model card on data, scores and slices, in Markdown."""
     data = evaluation["data"]
-    text = _DATA.format(**data)
+    sizes = {}
+    for split, facts in data["splits"].items():
+        groups = f" of {counted(facts['groups'], 'group')}" if facts["groups"] else ""
+        sizes[split] = f"{counted(facts['examples'], 'example')}{groups}"
+    train = sizes.pop("train")
+    held_out = [f"{size} ({split})" for split, size in sizes.items()]
+    text = _USE.format(train=train, held_out=", ".join(held_out) or "none")
+    text += _DATA.format(**data)
     for split, facts in data["splits"].items():
         groups = facts["groups"] or "–"
         text += _SPLIT.format(**{**facts, "split": split, "groups": groups})
@@ -337,7 +357,8 @@ def cautions(data: Mapping[str, Any]) -> Iterator[str]:
     for split, count in data.get("dropped_leaks", {}).items():
         others = "train" if split == "dev" else "dev or test"
         yield f"Left out of {split}, equal or nearly so in {others}: {counted(count, 'row')}."
-    yield data["warning"]
+    yield data.get("warning", "")
+    yield from data.get("warnings", ())
 
 
 def scores_card(

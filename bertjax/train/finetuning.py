@@ -131,6 +131,8 @@ class FinetuningJob(Job):
         self.task.data.write_bad_rows(self.workdir.path / BAD_ROWS)
         self.task.data.write_leaks(self.workdir.path / LEAKS)
         self.data_facts = data_facts(self.task, self.data, self.max_length)
+        warnings = [line for line in self.plan.lines if line.startswith("warning:")]
+        self.data_facts["warnings"] += warnings
         write_json(self.workdir.path / EVALUATION, {"data": self.data_facts})
 
     def initial_params(self) -> Any:
@@ -303,7 +305,9 @@ class FinetuningJob(Job):
             if self.task.data.group_columns:
                 data["splits"][split]["groups"] = count = len({*rows.groups()})
                 if 1 < count < FEW_GROUPS:
-                    print(f"{split_label(split)} scores: {few_groups_in_words(count)}")
+                    warning = f"{split_label(split)} scores: {few_groups_in_words(count)}"
+                    print(warning)
+                    data["warnings"].append(warning)
             of_split = {}
             for name, interval in score_intervals(rows).items():
                 if f"{split}/{name}" in scores:
