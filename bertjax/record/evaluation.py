@@ -30,10 +30,9 @@ from bertjax.tasks.measures import (
     Unit,
     groups_of_models,
     has_diagnostics,
-    label_measure,
     measure_of,
 )
-from bertjax.tasks.metrics import higher_is_better
+from bertjax.tasks.metrics import higher_is_better, label_metrics
 from bertjax.tasks.training_data import TrainingData
 
 # A slice of fewer rows has no score, because it would tell next to nothing.
@@ -171,18 +170,22 @@ def diagnostics(models: Sequence[ScoredRows]) -> dict[str, dict[str, Any]]:
     """
     task = models[0].task
     groups = groups_of_models(models)
-    units = []
-    numbers = []
+    units: list[Unit] = []
+    numbers: list[int] = []  # of the model that predicted each unit
     for number, rows in enumerate(models):
         units += rows.units()
         numbers += [number] * (len(units) - len(numbers))
+    golds = [unit.label for unit in units]
+    answers = [unit.answer for unit in units]
     found = {}
     for name in task.labels if units and has_diagnostics(task) else ():
-        measure = label_measure(name, units, numbers)
-        values = measure.once()
-        # Without an example that has the label, or has it not, some are undefined.
-        defined = [x for x in values if measure.ratios[x].any() and np.isfinite(values[x])]
-        found[name] = {x: values[x] for x in defined}
+        probabilities = [unit.probabilities[name] for unit in units]
+        measure = label_metrics(name, golds, answers, probabilities, numbers)
+        found[name] = measure.once()
+        for metric, counts in measure.ratios.items():
+            # Without an example that has the label, or has it not, it is undefined.
+            if not counts.any() or np.isnan(found[name][metric]):
+                del found[name][metric]
         if len(units) * len(task.labels) <= MOST_DECISIONS:
             found[name][INTERVALS] = intervals(measure, groups)
     return found
@@ -269,7 +272,7 @@ _USE = """
 ## Intended use and limits
 
 - The task stands under Training, and what the model was trained on, with its labels, under Data.
-- Trained on {train}; held out for evaluation: {held_out}.
+- Examples: {sizes}. Scores are those of the examples that are not in train.
 - The run does not know the languages, the origin and the time of the texts, and has measured
   nothing on texts of other languages, origins or times.
 - **To be filled in by the author:** who is meant to use the model, for what, and for what not;
@@ -316,17 +319,13 @@ _CLASS = "| {name} | {precision:.2%} | {recall:.2%} | {f1:.2%} | {support:,} |\n
 def card_of(evaluation: Mapping[str, Any]) -> str:
     """Returns the sections of a model card on data, scores and slices, in Markdown."""
     data = evaluation["data"]
-    sizes = {}
-    for split, facts in data["splits"].items():
-        groups = f" of {counted(facts['groups'], 'group')}" if facts["groups"] else ""
-        sizes[split] = f"{counted(facts['examples'], 'example')}{groups}"
-    train = sizes.pop("train")
-    held_out = [f"{size} ({split})" for split, size in sizes.items()]
-    text = _USE.format(train=train, held_out=", ".join(held_out) or "none")
-    text += _DATA.format(**data)
+    sizes = []
+    rows = ""
     for split, facts in data["splits"].items():
         groups = facts["groups"] or "–"
-        text += _SPLIT.format(**{**facts, "split": split, "groups": groups})
+        rows += _SPLIT.format(**{**facts, "split": split, "groups": groups})
+        sizes.append(f"{split} {facts['examples']:,} (groups: {groups})")
+    text = _USE.format(sizes=", ".join(sizes)) + _DATA.format(**data) + rows
     text += in_paragraphs([*_about_data(data), *cautions(data)])
     return text + scores_card(evaluation)
 

@@ -11,7 +11,6 @@ from bertjax.tasks.metrics import (
     Measure,
     Ratios,
     entity_ratios,
-    label_metrics,
     measure_of_ratios,
     measured,
     word_accuracy,
@@ -87,13 +86,6 @@ def has_diagnostics(task: Task) -> bool:
     """Returns whether a task decides for each label whether an example has it or not."""
     is_binary = task.label_kind == "classes" and len(task.labels) == 2
     return is_binary or (task.label_kind == "multi_label" and len(task.labels) <= MOST_DIAGNOSED)
-
-
-def label_measure(name: str, units: Sequence[Unit], models: Sequence[int]) -> Measure:
-    """Returns the `label_metrics` of a label; `models` is which model predicted each unit."""
-    golds, answers = ([getattr(unit, x) for unit in units] for x in ("label", "answer"))
-    probabilities = [unit.probabilities[name] for unit in units]
-    return label_metrics(name, golds, answers, probabilities, models)
 
 
 def groups_of_models(models: Sequence["ScoredRows"]) -> list[int]:
