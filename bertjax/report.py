@@ -20,8 +20,8 @@ class ReportConfig:
 
     runs: Annotated[tuple[str, ...], tyro.conf.Positional]
     """Workdirs of runs, in progress or not, on a disk or in a gs:// or s3:// bucket; of a workdir
-    with several runs (--seeds, --sweep), all of them. Several runs are drawn into the same
-    charts."""
+    with several runs (--seeds, --folds), all of them. Several runs are drawn into the same
+    charts, and several cross-validations stand side by side."""
     output: str = "report.html"
     """HTML file to write, which needs neither a network nor other files."""
     attribute: bool = False
@@ -62,10 +62,11 @@ def run(config: ReportConfig) -> None:
             _attribute_mistakes(address, folder, one)
         for note in (*one["hints"], *one["notes"]):
             print(f"  {note}")
-    parent = None
-    if len(config.runs) < len(folders):
-        parent = folders[0][1].parent
-    page = report_page(runs, parent)
+    parents = {}
+    for address, folder in folders:
+        if address not in config.runs:  # it is in a workdir with several runs
+            parents[address.rpartition("/")[0]] = folder.parent
+    page = report_page(runs, parents)
     write_text(Path(config.output), page)
     print(
         f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}: written to {config.output} "

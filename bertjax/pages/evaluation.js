@@ -115,24 +115,26 @@ function baselineSentence(run) {
 }
 
 // The runs of one command (seeds, folds, draws): {name: {split/metric: score}} of those with scores in common.
-function severalRuns() {
-  const { intervals = {}, ...byRun } = data.scores || {};
+function severalRuns(command) {
+  const { intervals = {}, ...byRun } = command.scores;
+  const own = runs.filter((run) => run.address.slice(0, run.address.lastIndexOf("/")) === command.address);
+  const of = (name) => own.find((run) => run.address === `${command.address}/${name}`);
   // A mean over several tasks would say nothing.
-  if (new Set(runs.map((run) => (run.config.find((row) => row.field === "task") || {}).value)).size > 1) return null;
+  if (new Set(own.map((run) => (run.config.find((row) => row.field === "task") || {}).value)).size > 1) return null;
   const names = Object.keys(byRun).filter((name) => Object.keys(byRun[name]).some((key) => key.startsWith("dev")));
   if (names.length < 2) return null;
   const keys = Object.keys(byRun[names[0]]).filter((key) => names.every((name) => key in byRun[name]));
-  const best = runs[0].best ? base(runs[0].best.metric) : "", main = keys.find((key) => base(key) === best) || keys[0];
-  return main ? { byRun, names, keys, main, intervals } : null;
+  const best = own[0].best ? base(own[0].best.metric) : "", main = keys.find((key) => base(key) === best) || keys[0];
+  return main ? { byRun, names, keys, main, intervals, of } : null;
 }
 
 const meanOf = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 const deviation = (values) => values.length < 2 ? null : Math.sqrt(values.reduce((sum, value) => sum + (value - meanOf(values)) ** 2, 0) / (values.length - 1));
 const scoreName = (key) => `${key.slice(0, key.indexOf("/"))}: ${named(base(key))}`;
 const inPlot = (key) => (value) => data.names[base(key)].percent ? percent(value, 0) : short(value, 3);
-// The mean of a score of the baselines over several runs; undefined if they have none.
-function meanBaseline(names, key, model) {
-  const values = runs.filter((run) => names.includes(run.name)).map((run) => {
+// The mean of a score of the baselines over several runs, `of` their names; undefined if they have none.
+function meanBaseline(of, names, key, model) {
+  const values = names.map(of).filter(Boolean).map((run) => {
     const of = ((run.evaluation.baselines || {}).splits || {})[key.slice(0, key.indexOf("/"))];
     return of && of[model] ? of[model][base(key)] : undefined;
   });
@@ -141,7 +143,7 @@ function meanBaseline(names, key, model) {
 const BASELINE_NAMES = ["majority", "mean", "bag of words"];
 
 // Every run with its scores, then their mean and spread, and the means of the baselines.
-function runsTable({ byRun, names, keys, intervals }) {
+function runsTable({ byRun, names, keys, intervals, of }) {
   const cell = (key, value, bounds) => value === null || value === undefined ? "–" : element("span", {}, inUnits(base(key), value),
     bounds ? element("small", { class: "interval" }, ` ${bounds.map((end) => inUnits(base(key), end)).join(" to ")}`) : null);
   const rows = names.map((name) => [name, ...keys.map((key) => cell(key, byRun[name][key], (intervals[name] || {})[key]))]);
@@ -152,7 +154,7 @@ function runsTable({ byRun, names, keys, intervals }) {
     rows.push([`95 % interval of the mean: ${covered}`, ...keys.map((key) => found[key] ? found[key].map((end) => inUnits(base(key), end)).join(" to ") : "–")]);
   }
   for (const model of BASELINE_NAMES) {
-    const means = keys.map((key) => meanBaseline(names, key, model));
+    const means = keys.map((key) => meanBaseline(of, names, key, model));
     if (means.some((value) => value !== undefined)) rows.push([`${model}, mean`, ...means.map((value, n) => cell(keys[n], value))]);
   }
   return table(["run", ...keys.map(scoreName)], rows, keys.map((_, n) => n + 1));
@@ -161,8 +163,8 @@ function runsTable({ byRun, names, keys, intervals }) {
 const COVERED = { rows: "other rows of the same kind", seeds: "other models of the same data", both: "other models and other rows" };
 
 function runsFigure(found) {
-  const { byRun, names, main, intervals } = found, of = (name) => (intervals[name] || {})[main];
-  const dots = names.map((name) => ({ label: name, value: byRun[name][main], interval: of(name) }));
+  const { byRun, names, main, intervals } = found;
+  const dots = names.map((name) => ({ label: name, value: byRun[name][main], interval: (intervals[name] || {})[main] }));
   const covers = Object.entries(intervals.mean || {}), last = covers[covers.length - 1];
   dots.push({ label: "mean", value: meanOf(names.map((name) => byRun[name][main])), interval: last && last[1][main], values: names.map((name) => byRun[name][main]) });
   const meaning = covers.length ? ` Intervals of the mean cover ${covers.map(([name]) => `${name} (${COVERED[name] || name})`).join(", ")}.` : "";
@@ -172,7 +174,7 @@ function runsFigure(found) {
 }
 
 // The curve of a score over the number of training examples per class: dots are draws, the line is their mean.
-function curveFigure({ byRun, main }, groups) {
+function curveFigure({ byRun, main, of }, groups) {
   const points = groups.map(([shots, names]) => {
     const values = names.map((name) => byRun[name][main]);
     return { shots, names, values, mean: meanOf(values), spread: deviation(values) };
@@ -196,17 +198,17 @@ function curveFigure({ byRun, main }, groups) {
   svg.append(node("text", { class: "tick", x: (left + width) / 2, y: height - 6, "text-anchor": "middle" }, "training examples per class"));
   const format = (value) => value === null || value === undefined ? "–" : inUnits(base(main), value);
   const rows = points.map(({ shots, names, values, mean, spread }) => [grouped(shots), names.length, element("b", { "data-shots": shots }, format(mean)), format(spread),
-    `${format(Math.min(...values))} to ${format(Math.max(...values))}`, format(meanBaseline(names, main, "bag of words"))]);
+    `${format(Math.min(...values))} to ${format(Math.max(...values))}`, format(meanBaseline(of, names, main, "bag of words"))]);
   return element("section", { class: "wide" }, element("h3", {}, "Scores by the number of training examples"),
     element("p", {}, `${titled(base(main))} of ${main.slice(0, main.indexOf("/"))}. Each run has a draw of its own; bars are one standard deviation of the draws.`), element("div", { class: "plot" }, svg),
     table(["examples per class", "draws", "mean", "standard deviation", "lowest to highest", "bag of words, mean"], rows, [0, 1, 2, 3, 4, 5]));
 }
 
 // Runs by the number of shots, in ascending order; one group if they do not differ in it.
-function byShots(names) {
+function byShots({ names, of }) {
   const groups = new Map();
   for (const name of names) {
-    const run = runs.find((one) => one.name === name), row = run && run.config.find((one) => one.field === "shots");
+    const run = of(name), row = run && run.config.find((one) => one.field === "shots");
     const shots = row ? Number(row.value) || 0 : 0;
     groups.set(shots, [...(groups.get(shots) || []), name]);
   }
@@ -214,24 +216,48 @@ function byShots(names) {
 }
 
 // The examples of each fold that are in the folds it is evaluated without.
-function foldLeaks(names) {
-  const folds = runs.filter((run) => names.includes(run.name) && run.evaluation.data);
+function foldLeaks({ names, of }) {
+  const folds = names.map(of).filter((run) => run && run.evaluation.data);
   const rows = folds.map((run) => [run.name, counted(run.evaluation.data.splits.dev && run.evaluation.data.splits.dev.examples), counted(run.evaluation.data.leaked_rows.dev || 0)]);
   const pairs = folds.flatMap((run) => run.evaluation.data.leaks.map((pair) => [run.name, baseName(pair.where), baseName(pair.train), pair.similarity.toFixed(2)])).slice(0, 20);
   return section("Leaks between the folds", element("p", {}, "Examples of a fold that are in the other folds, equal or with a similarity of at least 0.8: scores on them are better than those of new texts. leaks.jsonl of each fold lists all pairs."),
     table(["fold", "examples", "also in other folds"], rows, [1, 2]), pairs.length ? table(["fold", "example", "its copy in another fold", "similarity"], pairs, [3]) : null);
 }
 
-// The page of several runs of one command begins with what they say together.
+// The means of several commands, such as two cross-validations, beside each other.
+function sideBySide(commands) {
+  const known = commands.map((command) => [command.name, severalRuns(command)]).filter(([, found]) => found);
+  const keys = known.length < 2 ? [] : known[0][1].keys.filter((key) => known.every(([, { keys }]) => keys.includes(key)));
+  if (!keys.length) return [];
+  const cell = ({ byRun, names, intervals }, key) => {
+    const format = (value) => inUnits(base(key), value), bounds = ((intervals.mean || {}).rows || {})[key];
+    return element("span", {}, format(meanOf(names.map((name) => byRun[name][key]))), bounds ? element("small", { class: "interval" }, ` ${bounds.map(format).join(" to ")}`) : null);
+  };
+  const rows = keys.map((key) => [scoreName(key), ...known.map(([, found]) => cell(found, key))]);
+  return [element("h2", {}, "Side by side"), element("p", {}, "Means over the runs of each command, with their 95 % intervals over rows. Whether two models differ is not seen by whether their intervals overlap: bertjax score --compare tests it for two files of predictions."),
+    table(["mean", ...known.map(([name]) => name)], rows, known.map((_, n) => n + 1))];
+}
+
+// The page of several runs of one command begins with what they say together; that of several commands with their means.
 function severalOf() {
-  const found = severalRuns();
+  const last = (address) => address.slice(address.lastIndexOf("/") + 1), all = data.several.map(({ address }) => last(address));
+  const commands = data.several.map((command, n) => ({ ...command, name: new Set(all).size === all.length ? all[n] : command.address }));
+  return [...sideBySide(commands), ...commands.flatMap((command) => {
+    const made = commandOf(command);
+    if (made.length && commands.length > 1) made[0].append(`: ${command.name}`);
+    return made;
+  })];
+}
+
+function commandOf(command) {
+  const found = severalRuns(command);
   if (!found) return [];
-  const groups = byShots(found.names), isFolds = found.names.every((name) => /^fold\d+$/.test(name)), { slices, label_errors: errors, by_class: classes = {} } = data.evaluation || {};
+  const groups = byShots(found), isFolds = found.names.every((name) => /^fold\d+$/.test(name)), { slices, label_errors: errors, by_class: classes = {}, verdict } = command.evaluation;
   const grid = element("div", { class: "grid" });
   if (groups.length > 1 && groups[0][0] > 0) grid.append(curveFigure(found, groups));
   else grid.append(runsFigure(found));
   if (!isFolds) return [element("h2", {}, groups.length > 1 ? "A few examples per class" : "Several runs"), grid];
-  const leaks = foldLeaks(found.names);
+  const leaks = foldLeaks(found);
   leaks.classList.add("wide");
   grid.append(leaks);
   for (const rows of Object.values(classes)) {
@@ -239,5 +265,5 @@ function severalOf() {
     grid.append(classScores(rows, kind, "Of the examples of all folds together, each predicted by the model that was not trained on it. "));
   }
   if (errors && errors.count) grid.append(labelErrors(errors));
-  return [element("h2", {}, "Cross-validation"), element("p", {}, "Each fold is predicted by a model that was trained on the others, and the exported model is trained on all examples. The mean over the folds estimates its score, a little too low, because their models have seen fewer examples. Scores of labels and slices are no means: they are of the examples of all folds together."), ...paragraphs(data.evaluation.verdict), grid, ...slicesOf(slices)];
+  return [element("h2", {}, "Cross-validation"), element("p", {}, "Each fold is predicted by a model that was trained on the others, and the exported model is trained on all examples. The mean over the folds estimates its score, a little too low, because their models have seen fewer examples. Scores of labels and slices are no means: they are of the examples of all folds together."), ...paragraphs(verdict), grid, ...slicesOf(slices)];
 }

@@ -464,11 +464,18 @@ def files_of_report(names: Iterable[str]) -> list[str]:
     return read
 
 
-def report_page(runs: Sequence[Mapping[str, Any]], parent: Path | None = None) -> str:
+def report_page(
+    runs: Sequence[Mapping[str, Any]], parents: Mapping[str, Path] | None = None
+) -> str:
     """Returns the report of runs (`run_data`) as one HTML page.
 
-    `parent` is the folder of a command with several runs, such as folds, whose results it has.
+    `parents` are {address: folder} of commands with several runs, such as folds, in subfolders.
     """
+    several = []
+    for address, folder in (parents or {}).items():
+        scores = read_json_or_empty(folder / SCORES)
+        evaluation = read_json_or_empty(folder / EVALUATION)
+        several.append({"address": address, "scores": scores, "evaluation": evaluation})
     names = set()
     for run in runs:
         for key in (*run["train"], *run["eval"]["values"], *run["scores"]):
@@ -480,8 +487,7 @@ def report_page(runs: Sequence[Mapping[str, Any]], parent: Path | None = None) -
         "runs": runs,
         "names": {x: {"label": label(x), "percent": in_percent(x)} for x in sorted(names)},
         "differences": config_differences(runs),
-        "scores": read_json_or_empty(parent / SCORES) if parent else {},
-        "evaluation": read_json_or_empty(parent / EVALUATION) if parent else {},
+        "several": several,
     }
     return fill("report.html", in_json(data))
 

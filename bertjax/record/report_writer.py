@@ -87,7 +87,9 @@ class ReportWriter(Reader):
         if self._folder not in self._runs:
             with self._surviving():
                 runs = [run_data(path.parent) for path in sorted(self._folder.glob(f"*/{METRICS}"))]
-                write_text(self._folder / REPORT, report_page(runs, self._folder))
+                write_text(
+                    self._folder / REPORT, report_page(runs, {str(self._folder): self._folder})
+                )
 
     def _show(self) -> None:
         assert self._started is not None
