@@ -181,11 +181,12 @@ def diagnostics(models: Sequence[ScoredRows]) -> dict[str, dict[str, Any]]:
     for name in task.labels if units and has_diagnostics(task) else ():
         probabilities = [unit.probabilities[name] for unit in units]
         measure = label_metrics(name, golds, answers, probabilities, numbers)
-        found[name] = measure.once()
-        for metric, counts in measure.ratios.items():
-            # Without an example that has the label, or has it not, it is undefined.
-            if not counts.any() or np.isnan(found[name][metric]):
-                del found[name][metric]
+        # Without an example that has the label, or has it not, some are undefined.
+        found[name] = {
+            metric: value
+            for metric, value in measure.once().items()
+            if measure.ratios[metric].any() and np.isfinite(value)
+        }
         if len(units) * len(task.labels) <= MOST_DECISIONS:
             found[name][INTERVALS] = intervals(measure, groups)
     return found

@@ -560,8 +560,7 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
         table = scores_card(evaluation, "Cross-validation", "mean")
         publish(workdir, ALL, scores, None, of_mean, f"{table}{sentences}")
         _write_predictions(workdir, indices)
-        summary = {**_summary(config, folds, of_rows), BY_CLASS: evaluation[BY_CLASS]}
-        write_json(workdir / CROSS_VALIDATION, summary)
+        write_json(workdir / CROSS_VALIDATION, _summary(config, folds, of_rows))
         found = {name: read_intervals(workdir / name / SCORES) for name in folds}
         print_scores(folds, task, None, found, of_mean)
         if report:
