@@ -242,7 +242,10 @@ function duration(seconds) {
 function notesOf(run) {
   const skipped = run.skipped.rows.map((row) => [grouped(row.step), short(row.loss), short(row.grad_norm), row.in_a_row, `${grouped(row.first_row)} to ${grouped(row.last_row)} of phase ${row.phase + 1}`]);
   const made = element("section", {}, element("h3", {}, "Warnings and interruptions"));
-  made.append(run.notes.length ? element("ul", { class: "notes" }, ...run.notes.map((note) => element("li", {}, note))) : element("p", {}, "None: no update was skipped, and the run was not interrupted."));
+  const { warning, warnings = [], leaked_rows: leaked = {} } = run.evaluation.data || {};
+  const leaks = Object.entries(leaked).map(([split, count]) => `Leaks: ${grouped(count)} examples of ${split} are in train as well, equal or nearly so.`);
+  const notes = [...run.notes, ...leaks, warning, ...warnings].filter(Boolean);
+  made.append(notes.length ? element("ul", { class: "notes" }, ...notes.map((note) => element("li", {}, note))) : element("p", {}, "None: no update was skipped, and the run was not interrupted."));
   if (skipped.length) {
     made.append(element("details", {}, element("summary", {}, `The first ${skipped.length} skipped updates`),
       table(["step", "loss", "gradient norm", "in a row", "rows"], skipped, [0, 1, 2, 3])));

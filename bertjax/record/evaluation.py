@@ -237,8 +237,7 @@ def baselines_in_words(evaluation: Mapping[str, Any], key: str | None) -> str:
 
 def _compared(evaluation: Mapping[str, Any], key: str | None) -> str:
     """Returns the score `key` or, if the baselines do not have it, another one; "": none."""
-    wanted = [key] if key else []
-    for name in (*wanted, *evaluation["scores"]):
+    for name in (key or "", *evaluation["scores"]):
         if name in evaluation["scores"] and _simple_scores(evaluation, name):
             return name
     return ""
@@ -257,23 +256,20 @@ def verdict(evaluation: Mapping[str, Any], key: str | None) -> str:
     own = evaluation["scores"][name]
     low, high = evaluation[INTERVALS].get(name, (own, own))
     if own == simple or (own > simple) != higher_is_better(metric):
-        said = "This model is not better than the bag of words"
-    elif low <= simple <= high:
-        said = (
-            "It cannot be told whether this model is better than the bag of words, whose score is "
-            "within its 95 % interval"
+        return f"By {score_label(name)}, this model is not better than the bag of words."
+    if low <= simple <= high:
+        return (
+            f"By {score_label(name)}, it cannot be told whether this model is better than the bag "
+            "of words, whose score is within the 95 % interval of the model's."
         )
-    else:
-        return ""
-    scores = f"{shown_score(name, own)} against {shown_score(name, simple)}"
-    return f"{said}: {score_label(name)} {scores}."
+    return ""
 
 
 _USE = """
 ## Intended use and limits
 
 - The task stands under Training, and what the model was trained on, with its labels, under Data.
-- Examples: {sizes}. Scores are those of the examples that are not in train.
+- Examples:{sizes} scores are those of the examples that are not in train.
 - The run does not know the languages, the origin and the time of the texts, and has measured
   nothing on texts of other languages, origins or times.
 - **To be filled in by the author:** who is meant to use the model, for what, and for what not;
@@ -320,13 +316,13 @@ _CLASS = "| {name} | {precision:.2%} | {recall:.2%} | {f1:.2%} | {support:,} |\n
 def card_of(evaluation: Mapping[str, Any]) -> str:
     """Returns the sections of a model card on data, scores and slices, in Markdown."""
     data = evaluation["data"]
-    sizes = []
+    sizes = ""
     rows = ""
     for split, facts in data["splits"].items():
         groups = facts["groups"] or "–"
         rows += _SPLIT.format(**{**facts, "split": split, "groups": groups})
-        sizes.append(f"{split} {facts['examples']:,} (groups: {groups})")
-    text = _USE.format(sizes=", ".join(sizes)) + _DATA.format(**data) + rows
+        sizes += f" {split} {facts['examples']:,} (groups: {groups});"
+    text = _USE.format(sizes=sizes) + _DATA.format(**data) + rows
     text += in_paragraphs([*_about_data(data), *cautions(data)])
     return text + scores_card(evaluation)
 

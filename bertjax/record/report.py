@@ -37,7 +37,6 @@ from bertjax.base.workdir_files import (
 )
 from bertjax.config import FinetuneConfig, Phase, PretrainConfig
 from bertjax.pages import fill
-from bertjax.record.evaluation import cautions
 from bertjax.record.labels import in_percent, label
 from bertjax.record.ledger import FINISHED, read_ledger, read_processes, totals
 from bertjax.record.predictions import (
@@ -530,10 +529,7 @@ def run_data(
     if phases and not total:
         total = phases[-1]["end"]
     status = state_of(workdir, processes, ledger, metrics.last_step, total, state)
-    evaluation = read_json_or_empty(workdir / EVALUATION)
     notes += notes_of(workdir, metrics, processes, ledger, status)
-    if data := evaluation.get("data"):
-        notes += filter(None, cautions(data))
     splits = _splits(workdir, metrics)
     curves = {key: _curve(curve) for key, curve in metrics.train.items() if curve.count}
     values = {}
@@ -559,7 +555,7 @@ def run_data(
         "scores": scores,
         "intervals": scores.pop(INTERVALS, {}),
         "splits": splits,
-        "evaluation": evaluation,
+        "evaluation": read_json_or_empty(workdir / EVALUATION),
         "hints": hints_of(metrics, splits, start),
         "config": _config_rows(config),
         "processes": processes,

@@ -198,3 +198,17 @@ def test_flags_that_do_not_go_together_are_refused(flags, message, capsys):
     with pytest.raises(SystemExit):
         score.main(flags)
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_smallest_p_value_is_an_upper_bound(tmp_path):
+    task, pairs = pairs_of("classes", 80)
+    right = []
+    for example, prediction in pairs:
+        right.append((example, {**prediction, "label": example.label}))
+    first, second = write(tmp_path / "a", task, right), write(tmp_path / "b", task, pairs)
+    found = compare_files(first, second)
+    values = found["metrics"]["accuracy"]
+    assert values["p_value"] == values["smallest_p_value"] == 1 / 2000
+    assert "p ≤ 0.0005" in found["sentence"]
+    same = compare_files(first, first)
+    assert "p = 1)" in same["sentence"]

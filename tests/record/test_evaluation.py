@@ -5,20 +5,24 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sklearn.metrics import recall_score, roc_auc_score
 
 from bertjax.record.evaluation import (
     FEWEST_ROWS,
     baselines_in_words,
     card_of,
     cautions,
+    class_scores,
     data_facts,
+    diagnostics,
     mean_baselines,
     slices_in_words,
     slices_of,
+    verdict,
 )
-from bertjax.record.predictions import label_errors_in_words
+from bertjax.record.predictions import ClassReport, label_errors_in_words
 from bertjax.tasks import make_task
-from bertjax.tasks.classification import ClassifyOptions
+from bertjax.tasks.classification import ClassificationTask, ClassifyOptions
 from bertjax.tasks.dataset import Dataset, Leak, Lengths
 from bertjax.tasks.measures import NO_VALUE, scored_rows
 from bertjax.tasks.sources.label_columns import LabelForm, form_in_words
@@ -195,3 +199,109 @@ def test_one_is_singular(tmp_path):
     assert label_errors_in_words(1, tmp_path).startswith("1 label of")
     assert label_errors_in_words(1200, tmp_path).startswith("1,200 labels of")
     assert form_in_words(LabelForm("multi_label", ("fever",))).startswith("1 label (fever)")
+
+
+@pytest.mark.parametrize(
+    "bag_of_words, told", [(0.781, ""), (0.905, "cannot be told"), (0.91, "not better"), (1, "not")]
+)
+def test_a_sentence_says_where_the_bag_of_words_is_as_good(bag_of_words, told):
+    models = {"majority": {"accuracy": 0.523}, "bag of words": {"accuracy": bag_of_words}}
+    evaluation = {**EVALUATION, "baselines": {"splits": {"dev": models}}}
+    sentence = verdict(evaluation, "dev/accuracy")
+    assert told in sentence and bool(told) == bool(sentence)
+    assert sentence in card_of({**evaluation, "verdict": sentence})
+
+
+def test_the_lower_error_is_the_better_one_and_a_task_without_baselines_has_no_verdict():
+    models = {"bag of words": {"loss": 0.2}}
+    evaluation = {**EVALUATION, "baselines": {"splits": {"dev": models}}}
+    assert "not better" in verdict(evaluation, "dev/loss")
+    models["bag of words"]["loss"] = 0.3
+    assert verdict(evaluation, "dev/loss") == ""
+    assert verdict({**EVALUATION, "baselines": {}}, None) == ""
+
+
+def test_the_card_names_what_the_author_must_fill_in():
+    lines = card_of(EVALUATION).splitlines()
+    assert lines[1] == "## Intended use and limits"
+    assert any("train 1,200" in line for line in lines)
+    assert any("To be filled in by the author" in line for line in lines)
+
+
+def binary_pairs(count):
+    rng = np.random.default_rng(0)
+    pairs = []
+    for number in range(count):
+        example, _ = pairs_of("classes", 1)[1][0]
+        gold = "yes" if rng.random() < 0.3 else "no"
+        p = round(float(np.clip(rng.normal(0.5 + 0.1 * (gold == "yes"), 0.2), 0, 1)), 1)
+        prediction = {
+            "label": "yes" if p >= 0.5 else "no",
+            "probabilities": {"no": 1 - p, "yes": p},
+        }
+        example = dataclasses.replace(example, id=str(number), label=gold)
+        pairs.append((example, prediction))
+    return ClassificationTask(name="classify", labels=("no", "yes")), pairs
+
+
+@pytest.mark.parametrize("kind", ["classes", "labels"])
+def test_sensitivity_specificity_and_auroc_are_those_of_scikit_learn(kind):
+    task, pairs = binary_pairs(300) if kind == "classes" else pairs_of("labels", 300)
+    report = ClassReport(task)
+    for pair in pairs:
+        report.add(*pair)
+    (rows,) = class_scores({"dev": report}, {"dev": [scored_rows(task, pairs)]}).values()
+    assert [row["name"] for row in rows] == [*task.labels]
+    for row in rows:
+        name = row["name"]
+        golds = [name in np.atleast_1d(example.label) for example, _ in pairs]
+        answers = [name in np.atleast_1d(x.get("label", x.get("labels"))) for _, x in pairs]
+        probabilities = [prediction["probabilities"][name] for _, prediction in pairs]
+        assert row["auroc"] == pytest.approx(roc_auc_score(golds, probabilities))
+        assert row["sensitivity"] == pytest.approx(recall_score(golds, answers)) == row["recall"]
+        specificity = recall_score(np.invert(golds), np.invert(answers))
+        assert row["specificity"] == pytest.approx(specificity)
+        for metric, (low, high) in row["intervals"].items():
+            assert 0 < low < row[metric] < high < 1, metric
+    card = card_of({**EVALUATION, "by_class": {"dev": rows}})
+    low, high = rows[0]["intervals"]["auroc"]
+    assert f"| {100 * rows[0]['auroc']:.2f} % ({100 * low:.2f} to {100 * high:.2f}) |" in card
+
+
+def test_the_auroc_of_folds_compares_examples_of_one_model_alone():
+    task, pairs = binary_pairs(200)
+    shifted = []
+    for example, prediction in pairs[120:]:
+        p = 0.1 * prediction["probabilities"]["yes"]  # another model, with lower probabilities
+        shifted.append((example, {**prediction, "probabilities": {"no": 1 - p, "yes": p}}))
+    folds = [pairs[:120], shifted]
+    found = diagnostics([scored_rows(task, fold) for fold in folds])["yes"]
+    ordered = total = 0.0
+    for fold in folds:
+        golds = [example.label == "yes" for example, _ in fold]
+        count = sum(golds) * (len(golds) - sum(golds))
+        ordered += count * roc_auc_score(golds, [x["probabilities"]["yes"] for _, x in fold])
+        total += count
+    assert found["auroc"] == pytest.approx(ordered / total)
+
+
+def test_what_no_example_defines_is_left_out():
+    task, pairs = binary_pairs(60)
+    without = [(dataclasses.replace(example, label="no"), x) for example, x in pairs]
+    found = diagnostics([scored_rows(task, without)])
+    assert found["yes"].keys() == {"specificity", "intervals"}
+    assert found["no"].keys() == {"sensitivity", "intervals"}
+    task, pairs = pairs_of("classes", 60)  # three classes
+    assert diagnostics([scored_rows(task, pairs)]) == {}
+    sure = [(x, {**p, "probabilities": {"no": x.label == "no", "yes": x.label == "yes"}})
+            for x, p in binary_pairs(60)[1]]  # fmt: skip
+    found = diagnostics([scored_rows(binary_pairs(1)[0], sure)])["yes"]
+    assert found["auroc"] == 1 and found["intervals"]["auroc"][0] < 0.9
+
+
+def test_many_decisions_have_no_intervals(monkeypatch):
+    monkeypatch.setattr("bertjax.record.evaluation.MOST_DECISIONS", 100)
+    task, pairs = binary_pairs(60)
+    assert diagnostics([scored_rows(task, pairs)])["yes"].keys() == {
+        *("sensitivity", "specificity", "auroc")
+    }

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from bertjax.base.files import brief, counted
 from bertjax.data.batches.batch import LabelKind
-from bertjax.tasks.dataset import MISSING, PLACEHOLDERS
+from bertjax.tasks.dataset import MISSING
 from bertjax.tasks.sources.advice import holds_dates, names_owner
 from bertjax.tasks.sources.columns import Columns, TableKind, holds_texts, plain
 from bertjax.tasks.sources.tables import Row, Table, read_number, shorten
@@ -181,12 +181,10 @@ def label_of_columns(row: Row, form: LabelForm) -> Any:
     for name, value in cells.items():
         cell = written(value)
         if cell not in BINARY:
-            remedy = "correct it, divide counts by their sum, or use --task=regress for amounts."
-            if not cell or cell in PLACEHOLDERS:
-                remedy = "write 1 in this cell if the row has the label, and 0 if it has not."
             raise row.error(
                 f"{shorten(value)} in the column {brief(name, 60)!r} is neither 0 nor 1 (false or "
-                f"true, no or yes): {remedy}"
+                "true, no or yes): write 1 in this cell if the row has the label and 0 if it has "
+                "not, divide counts by their sum, or use --task=regress for amounts."
             )
         if cell in YES:
             chosen.append(name)

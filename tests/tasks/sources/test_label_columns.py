@@ -198,6 +198,15 @@ def test_structs_of_parquet_have_each_class_in_each_row(tmp_path):
     assert [[*x.label.values()] for x in data.examples("train")] == [[1.0, 2.5], [3.0, None]]
 
 
+@pytest.mark.parametrize("cell", ["", "?", "-1", "NA"])
+def test_a_cell_without_a_label_is_refused_with_a_remedy_for_this_cell(cell, tmp_path):
+    (tmp_path / "a.csv").write_text(f"text,a,b\nx,1,1\ny,{cell},1\nz,0,1\n")
+    with pytest.raises(ValueError, match="row 3.*'a'.*write 1 in this cell.*--skip_bad_rows"):
+        make_task(
+            "classify", ClassifyOptions(train=str(tmp_path / "a.csv"), label_columns=("a", "b"))
+        )
+
+
 # {case: (task, file, content, label columns, what the error names)}
 REFUSED = {
     "an empty one-hot cell": (
