@@ -325,6 +325,48 @@ def test_the_page_of_several_runs_begins_with_their_mean_and_spread(kind, tuned,
 
 
 @needs_chromium
+def test_two_cross_validations_stand_side_by_side(tuned, tmp_path):
+    row = {"name": "fever", "precision": 0.5, "recall": 0.25, "f1": 0.3, "support": 8}
+    row |= {"specificity": 0.875, "auroc": 0.75, "intervals": {"auroc": (0.625, 0.8)}}
+    addresses = []
+    for number, parent in enumerate((tmp_path / "small", tmp_path / "large")):
+        scores = {}
+        for fold in ("fold1", "fold2"):
+            shutil.copytree(tuned, parent / fold, ignore=lambda *_: ["checkpoints"])
+            scores[fold] = {"dev/accuracy": 0.5 + 0.1 * number}
+        intervals = {"mean": {"rows": {"dev/accuracy": (0.4, 0.8)}}}
+        (parent / "scores.json").write_text(json.dumps({**scores, "intervals": intervals}))
+        evaluation = {"by_class": {"dev": [row]}, "slices": {}, "verdict": f"Verdict {number}."}
+        (parent / "evaluation.json").write_text(json.dumps(evaluation))
+        addresses.append(str(parent))
+    output = tmp_path / "page.html"
+    assert report.main([*addresses, "--output", str(output)]) == 0
+    seen = used(output.read_text(), READ, tmp_path)
+    assert not seen["errors"] and not seen["requests"]
+    assert seen["headings"][:3] == [
+        *("Side by side", "Cross-validation: small", "Cross-validation: large")
+    ]
+    accuracy = ["50.00 % 40.00 % to 80.00 %", "60.00 % 40.00 % to 80.00 %"]
+    assert ["dev: accuracy", *accuracy] in seen["rows"]
+    fever = ["fever", "50.00 %", "25.00 %", "30.00 %", "8", "–", "87.50 %"]
+    assert [*fever, "75.00 % 62.50 % to 80.00 %"] in seen["rows"]
+    assert "Verdict 0." in seen["text"] and "Verdict 1." in seen["text"]
+
+
+@needs_chromium
+def test_warnings_about_the_data_are_among_the_warnings(tuned, tmp_path):
+    folder = shutil.copytree(tuned, tmp_path / "run", ignore=lambda *_: ["checkpoints"])
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    evaluation["data"]["warnings"].append("warning: rough intervals")
+    evaluation["data"]["leaked_rows"] = {"dev": 3}
+    (folder / "evaluation.json").write_text(json.dumps(evaluation))
+    script = 'seen.notes = [...document.querySelectorAll(".notes li")].map((x) => x.textContent);'
+    seen = used(report_page([run_data(folder)]), script, tmp_path)
+    assert "warning: rough intervals" in seen["notes"]
+    assert any("3 examples of dev" in note for note in seen["notes"])
+
+
+@needs_chromium
 def test_figures_are_rounded_and_an_axis_of_fractions_ends_at_100_percent(tmp_path):
     write_run(tmp_path, {"task": "classify", "init": "m", "log_every": 50}, "data")
     losses = {50: 0.00044836, 100: 0.00033912, 102: 0.7}

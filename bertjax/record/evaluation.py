@@ -64,7 +64,6 @@ def data_facts(task: Task, data: TrainingData, max_length: int) -> dict[str, Any
         "windows": task.reads_windows,
         "note": source.note,
         "warning": source.warning,
-        "warnings": [],
         "group_columns": source.group_columns,
         "classes": dict(zip(task.labels, data.class_counts.tolist(), strict=False)),
         "leaked_rows": Counter(split for split, _ in leaked),

@@ -132,7 +132,7 @@ class FinetuningJob(Job):
         self.task.data.write_leaks(self.workdir.path / LEAKS)
         self.data_facts = data_facts(self.task, self.data, self.max_length)
         warnings = [line for line in self.plan.lines if line.startswith("warning:")]
-        self.data_facts["warnings"] += warnings
+        self.data_facts["warnings"] = warnings
         write_json(self.workdir.path / EVALUATION, {"data": self.data_facts})
 
     def initial_params(self) -> Any:

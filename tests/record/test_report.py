@@ -139,6 +139,17 @@ def test_the_data_of_a_run_are_its_lines(workdir):
     assert data["kind"] == "pretraining" and data["phases"][0]["end"] == 60
 
 
+def test_the_page_has_the_results_of_each_command_with_several_runs(tmp_path):
+    parents = {}
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "scores.json").write_text(json.dumps({"fold1": {"dev/loss": 1.0}}))
+        parents[f"gs://bucket/{name}"] = tmp_path / name
+    several = data_of(report_page([], parents))["several"]
+    assert [command["address"] for command in several] == [*parents]
+    assert several[0]["scores"] == {"fold1": {"dev/loss": 1.0}} and several[0]["evaluation"] == {}
+
+
 def test_the_page_names_all_metrics_and_says_which_are_fractions(workdir):
     names = data_of(report_page([run_data(workdir)]))["names"]
     assert [name for name in names if names[name]["percent"]] == ["mlm_accuracy"]

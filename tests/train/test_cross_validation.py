@@ -91,7 +91,10 @@ def test_folds_predict_every_example_once_and_resume_with_the_same_bytes(
     assert f"bag of words {100 * simple:.2f} %; this model" in printed
     assert evaluation["data"]["splits"]["train"]["examples"] == 64
     assert sum(row["support"] for row in evaluation["by_class"]["dev"]) == 64
+    assert {"sensitivity", "specificity", "auroc"} <= evaluation["by_class"]["dev"][0].keys()
+    assert evaluation["verdict"] in printed
     card = (folder / "model/README.md").read_text()
+    assert "means over 2 folds" in card and "of the examples of all folds together" in card
     assert "\n# whole\n" in card and "# all" not in card
     assert f"bag of words {100 * simple:.2f} % |" in card
     assert f"| held-out accuracy | {100 * accuracy['mean']:.2f} % |" in card
