@@ -322,7 +322,7 @@ function writtenNote() {
 function fillPage() {
   const together = isOne ? [] : severalOf(), folder = runs[0].address.split("/").slice(-2)[0];
   const title = isOne ? `${runs[0].kind === "pretraining" ? "Pretraining" : "Fine-tuning"}: ${runs[0].name}` :
-    together.length ? `${together[0].textContent}: ${folder}` : `${runs.length} runs compared`;
+    together.length ? `${together[0].textContent}${data.several.length > 1 ? "" : `: ${folder}`}` : `${runs.length} runs compared`;
   $("title").textContent = document.title = title;
   $("written").textContent = writtenNote();
   $("lead").before(...together);

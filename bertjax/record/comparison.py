@@ -26,6 +26,7 @@ from bertjax.tasks.intervals import (
     FEW_GROUPS,
     Difference,
     compare,
+    exchanges_of,
     few_groups_in_words,
     mcnemar,
 )
@@ -122,7 +123,8 @@ def compare_files(
     differences = _differences(task, measure, groups)
     best = task.best_metric if task.best_metric in differences else next(iter(differences))
     names = (str(first), str(second))
-    told = sentence(names, best, differences[best], len(units[0]))
+    smallest = 1 / (1 + exchanges_of(measure))
+    told = sentence(names, best, differences[best], len(units[0]), smallest)
     if group_columns and count < FEW_GROUPS:
         told = f"{told} {few_groups_in_words(count)}"
     metrics = {name: found._asdict() for name, found in differences.items()}
@@ -240,12 +242,17 @@ def _written_examples(task: Task, lines: Mapping[str, Line], path: Path) -> dict
     return examples
 
 
-def sentence(names: tuple[str, str], metric: str, found: Difference, units: int) -> str:
-    """Says in plain English how two models differ in a metric."""
+def sentence(
+    names: tuple[str, str], metric: str, found: Difference, units: int, smallest: float
+) -> str:
+    """Says in plain English how two models differ in a metric.
+
+    A p-value that is the `smallest` that the comparison can give is an upper bound.
+    """
     factor, unit = (100, " points") if is_fraction(metric) else (1, "")
     values = (found.first, found.second, found.difference, *found.interval)
     first, second, difference, low, high = (f"{factor * value:.2f}" for value in values)
-    sign = "=" if found.p_value > found.smallest_p_value else "≤"
+    sign = "=" if found.p_value > smallest else "≤"
     evidence = (
         f"{label(metric)} {first} against {second}, a difference of {difference}{unit} (95 % "
         f"interval {low} to {high}, p {sign} {found.p_value:.2g})"

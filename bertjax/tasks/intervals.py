@@ -205,17 +205,18 @@ def _evaluated(measure: Measure, weights: Iterable[Weights]) -> Values:
 
 
 class Difference(NamedTuple):
-    """The scores of two models, the first minus the second with its interval, and the p-value.
-
-    `smallest_p_value` is the smallest that so many exchanges can give: then, it is an upper bound.
-    """
+    """The scores of two models, the first minus the second with its interval, and the p-value."""
 
     first: float
     second: float
     difference: float
     interval: Interval
     p_value: float
-    smallest_p_value: float
+
+
+def exchanges_of(measure: Measure) -> int:
+    """Returns the number of exchanges of `compare`: 1 / (1 + it) is the smallest p-value."""
+    return min(EXCHANGES, 2 * measure.draws - 1)
 
 
 def compare(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[str, Difference]:
@@ -254,8 +255,7 @@ def compare(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[str,
     alone = np.zeros((1, measure.units))
     alone[:, : len(ids)] = 1
     scores = measure.scores(alone)
-    count = min(EXCHANGES, 2 * measure.draws - 1)
-    exchanges = _exchanges(ids, count, seed)
+    exchanges = _exchanges(ids, exchanges_of(measure), seed)
     of_exchanges = Measure(len(ids), {}, of_exchanged)
     exchanged = _evaluated(of_exchanges, exchanges)
     found = {}
@@ -265,9 +265,8 @@ def compare(measure: Measure, groups: Sequence[int], seed: int = 0) -> dict[str,
         interval = resampled.interval(name) or Interval(difference, difference)
         smallest = abs(difference) - ROUNDING
         as_large = int(np.sum(np.abs(exchanged[name]) >= smallest))
-        p_value = (1 + as_large) / (1 + count)
-        lowest = 1 / (1 + count)
-        found[name] = Difference(first, second, difference, interval, p_value, lowest)
+        p_value = (1 + as_large) / (1 + len(exchanged[name]))
+        found[name] = Difference(first, second, difference, interval, p_value)
     return found
 
 
