@@ -291,7 +291,7 @@ _SCORES = """
 |---|---|---|---|
 """
 _CLASSES = """
-### {split}: scores of the {shown}labels
+### {split}: scores of the labels (at most the 20 most frequent)
 
 | label | precision | recall | F1 | examples |
 |---|---|---|---|---|
@@ -372,8 +372,7 @@ def scores_card(
         text += _ROW.format(score_label(key), shown_score(key, value), interval, simple)
     text += in_paragraphs([evaluation.get("verdict", ""), *evaluation.get("choices", ())])
     for split, rows in evaluation.get("by_class", {}).items():
-        shown = f"{MOST_LABELS} most frequent " if len(rows) > MOST_LABELS else ""
-        text += _CLASSES.format(split=split, shown=shown)
+        text += _CLASSES.format(split=split)
         for row in sorted(rows, key=lambda row: -row["support"])[:MOST_LABELS]:
             text += _CLASS.format(**{**row, "name": _cell(row["name"])})
         if any("specificity" in row for row in rows):
