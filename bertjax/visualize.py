@@ -200,8 +200,8 @@ def _print_attribution(attribution: "Attribution") -> None:
     change = attribution.output - attribution.baseline_output
     error = attribution.completeness_error
     print(
-        f"{attribution.target}: output {attribution.output:.4g}, of the baseline "
-        f"{attribution.baseline_output:.4g}; completeness error {error:+.2g}"
+        f"{attribution.target}{attribution.remark}: output {attribution.output:.4g}, of the "
+        f"baseline {attribution.baseline_output:.4g}; completeness error {error:+.2g}"
     )
     if abs(error) > LARGE_ERROR * abs(change):
         print("  The error is large: raise --steps.")

@@ -59,6 +59,7 @@ class Attribution:
         token_values: the value of each token, float32 [N]; [CLS] and [SEP] have 0.
         output: the output for the texts.
         baseline_output: the output for the baseline.
+        remark: what else to say of the target, such as that no label is predicted; or "".
     """
 
     target: str
@@ -70,6 +71,7 @@ class Attribution:
     token_values: np.ndarray
     output: float
     baseline_output: float
+    remark: str = ""
 
     @property
     def completeness_error(self) -> float:
@@ -167,6 +169,7 @@ class Attributor:
             token_values=token_values,
             output=float(outputs[1]),
             baseline_output=float(outputs[0]),
+            remark=target.remark,
         )
 
     def integrated_gradients(
@@ -216,12 +219,14 @@ class Attributor:
 class Target(NamedTuple):
     """An output to attribute: its name, the word that it is about, if any, and weights of logits.
 
+    `remark` says, after the name, why it is attributed although it is not predicted.
     `weights` are [1, C] for each feature of the example, or [L, C] for the C logits of L tokens.
     """
 
     name: str
     word: int | None
     weights: Sequence[np.ndarray]
+    remark: str = ""
 
 
 def targets(
@@ -260,7 +265,7 @@ def targets(
     found = []
     for name in names:
         logit = logits[labels.index(name)]
-        found.append(Target(f"{name}{remark}", None, [logit] * len(features)))
+        found.append(Target(name, None, [logit] * len(features), remark))
     return found
 
 

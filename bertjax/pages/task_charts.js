@@ -143,7 +143,7 @@ function mistakes(split) {
     const said = element("span", {}, "label ", element("b", { class: "gold", dir: "auto" }, String(mistake.gold)), ", predicted ",
       element("b", { class: "predicted", dir: "auto" }, isNumber ? short(mistake.predicted) : mistake.predicted),
       isNumber ? ` (error ${short(mistake.error)})` : ` with ${percent(mistake.probability, 1)}`, whereIs(split, mistake));
-    if (whys[n]) return element("div", { class: "mistake" }, ...attributedTexts(whys[n]), said, element("p", { class: "read" }, `${whys[n].target}: ${completeness(whys[n])}`), attributionNumbers(whys[n]));
+    if (whys[n]) return element("div", { class: "mistake" }, ...attributedTexts(whys[n]), said, element("p", { class: "read" }, `${whys[n].target}${whys[n].remark || ""}: ${completeness(whys[n])}`), attributionNumbers(whys[n]));
     return element("div", { class: "mistake" }, mistakeText(mistake), mistake.pair ? element("p", { dir: "auto" }, mistake.pair) : null, said);
   });
   const list = element("div", {}, ...rows.slice(0, first));

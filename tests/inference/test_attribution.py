@@ -239,6 +239,10 @@ def test_the_output_is_that_of_the_model(kind, model_of, text_of):
         assert abs(one.output - logits[model.labels.index(one.target)]) < 1e-4
         if kind == "classes":
             assert one.target == model.predict([text])[0]["label"]
+        if kind == "labels":
+            assert ("no label is predicted" in one.remark) != bool(
+                model.predict([text])[0]["labels"]
+            )
         ((other,),) = model.attribute([text], label="maybe")
         assert other.target == "maybe" and abs(other.output - logits[1]) < 1e-4
     else:
