@@ -352,7 +352,7 @@ def cautions(data: Mapping[str, Any]) -> Iterator[str]:
     for split, count in data.get("dropped_leaks", {}).items():
         others = "train" if split == "dev" else "dev or test"
         yield f"Left out of {split}, equal or nearly so in {others}: {counted(count, 'row')}."
-    yield data.get("warning", "")
+    yield data["warning"]
     yield from data.get("warnings", ())
 
 
