@@ -116,6 +116,11 @@ def test_scores_have_intervals_and_labels_that_may_be_wrong_are_listed(whole):
     intervals = content.pop("intervals")
     baselines = content.pop("baselines")["dev"]
     assert set(baselines) == {"majority", "bag of words"}
+    (high, low) = content.pop("by_class")["dev"]
+    assert (high["name"], low["name"]) == ("high", "low")
+    assert high["sensitivity"] == low["specificity"] and high["auroc"] == pytest.approx(
+        low["auroc"]
+    )
     assert set(intervals) == set(content)
     for key, (low, high) in intervals.items():
         assert low <= content[key] <= high and low < high

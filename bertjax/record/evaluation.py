@@ -42,7 +42,7 @@ MOST_SLICES = 50
 # The labels that the model card names.
 MOST_LABELS = 20
 # The labels of all examples, above which the scores of each label have no intervals.
-MOST_DECISIONS = 200_000
+MOST_DECISIONS = 50_000
 # Pairs of leaked rows that are shown.
 SHOWN_LEAKS = 10
 
