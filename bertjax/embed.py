@@ -2,14 +2,10 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from bertjax.base import command_line, signals
 from bertjax.base.checked import part_of
 from bertjax.config.model import VectorConfig
-
-if TYPE_CHECKING:
-    from bertjax.inference.pretrained import Pretrained
 
 SUFFIXES = (".npy", ".jsonl", ".parquet", ".npz")
 
@@ -54,15 +50,11 @@ def run(config: EmbedConfig) -> None:
     from bertjax.devices.compilation import start_command
     from bertjax.inference.embedder import embed_file
     from bertjax.inference.indexes import encoder_of
-    from bertjax.inference.late_interaction import has_token_vectors
     from bertjax.inference.pretrained import Pretrained
 
     config = start_command(config, "input")
     model = Pretrained(weights.load_model(config.model, "encoder"))
     options = vars(part_of(config, VectorConfig))
-    if has_token_vectors(model.loaded, config.pooling):
-        _write_tokens(config, model, options)
-        return
     embedder = encoder_of(model.loaded, prompt=config.prompt, **options)
     if Path(config.output).suffix not in embedder.suffixes:
         raise ValueError(
@@ -76,28 +68,7 @@ def run(config: EmbedConfig) -> None:
         config.text_column,
         model=model.identity,
     )
-    print(f"{count:,} vectors of dimension {embedder.size} written to {config.output}")
-
-
-def _write_tokens(config: EmbedConfig, model: "Pretrained", options: dict[str, Any]) -> None:
-    from bertjax.inference.late_interaction import (
-        TokenEmbedder,
-        token_options,
-        write_token_vectors,
-    )
-
-    if not config.output.endswith(".npz"):
-        raise ValueError(
-            f"--output {config.output}: {config.model} has one vector per token: give a name that "
-            "ends in .npz."
-        )
-    role = "query" if config.prompt == "query" else "document"
-    embed = TokenEmbedder(model.loaded, role, prompt=config.prompt, **token_options(options))
-    output = Path(config.output)
-    count = write_token_vectors(
-        embed, Path(config.input), output, config.text_column, model=model.identity
-    )
-    print(f"token vectors of dimension {embed.size} of {count:,} texts written to {output}")
+    print(f"{count:,} {embedder.unit} of dimension {embedder.size} written to {config.output}")
 
 
 parse, main = command_line.command_of(

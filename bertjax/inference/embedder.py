@@ -5,7 +5,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ from bertjax.inference.output_files import (
     file_identity,
 )
 from bertjax.inference.predictor import (
+    Piece,
     compiled_program,
     for_inference,
     inference_params,
@@ -48,16 +49,121 @@ from bertjax.weights.sentence_transformers import LENGTHS, Read, SentenceModules
 from bertjax.weights.sparse_modules import NO_FILES, following_sparse
 
 ROLES = ("query", "document")
+Head = TypeVar("Head", bound=BertWithHead)
 
 
-class Embedder:
+class Encoder:
+    """Base class of what encodes texts by a loaded model: an `Embedder`, and those of other kinds.
+
+    Args:
+        loaded: the model, and `modules` are what its files say.
+        role: "query" or "document", which may have a length of its own, or None.
+        prompt: the name of a prompt, or a text to put before each text; None: the default prompt.
+        batch_size: as in `Pretrained.predict`.
+        max_length: as the attribute; None: as the files say.
+
+    Attributes:
+        max_length: the maximum number of tokens per text.
+        similarity: how two texts are compared.
+        truncated: the number of texts so far that have `max_length` tokens and may have been
+            truncated.
+        after_batch: called with the number of texts of each batch that is finished.
+        settings: everything besides model and text that determines the result, as JSON values.
+
+    Raises:
+        ValueError: an argument does not fit the model.
+    """
+
+    unit = "vectors"  # what is counted of an output
+
+    _params: Any
+    _program: Callable[..., Any]
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        modules: SentenceModules,
+        *,
+        role: str | None,
+        prompt: str | None,
+        batch_size: int | None,
+        max_length: int | None,
+    ):
+        check("batch_size", batch_size, Count | None)
+        check("prompt", prompt, str | None)
+        longest = loaded.config.max_length
+        if max_length is not None and not 2 <= max_length <= longest:
+            raise ValueError(
+                f"max_length={max_length}, but {loaded.source.where} reads 2 to {longest} tokens: "
+                "choose a value in this range."
+            )
+        lengths: dict[Any, int | None] = {
+            "query": modules.query_length,
+            "document": modules.document_length,
+        }
+        usual = lengths.get(role) or modules.max_length or loaded.max_length
+        self.max_length = max_length or min(usual, longest)
+        self.similarity = modules.similarity
+        self.truncated = 0
+        self.after_batch: Callable[[int], None] = lambda count: None
+        self._limit = longest
+        self._batch_size = batch_size
+        self._prompt = modules.prompt(prompt)
+        self._tokenizer = loaded.tokenizer
+        if modules.lower_case:
+            self._tokenizer = lower_cased(self._tokenizer)
+        self.settings: dict[str, Any] = {
+            "version": bertjax.__version__,
+            "modules": [*modules.after_pooling, *map(zlib.crc32, jax.tree.leaves(modules.params))],
+            "prompt": [self._prompt, modules.lower_case],
+            "device": jax.local_devices()[0].device_kind,
+        }
+
+    def _ids_of(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the token ids of texts, and counts those that may have been truncated."""
+        rows = self._tokenizer.encode_prompts([self._prompt + x for x in texts], self.max_length)
+        self.truncated += sum(len(row) >= self.max_length for row in rows)
+        return rows
+
+    def _outputs(
+        self, rows: Sequence[Sequence[int]], firsts: Sequence[int] | None = None
+    ) -> Iterator[tuple[Piece, Any]]:
+        """Yields what the program computes of token ids, in pieces.
+
+        The first tokens of each row, as many as `firsts` says, have the type 0; None: all have.
+        """
+        features = []
+        for row, first in zip(rows, firsts or map(len, rows), strict=True):
+            ids = np.asarray(row, np.int32)
+            features.append(Feature(ids, (len(ids),), (first,), None))
+        pieces = packed_pieces(
+            features,
+            limit=self._limit,
+            pad_token_id=self._tokenizer.pad_token_id,
+            batch_size=self._batch_size,
+        )
+        started = ((piece, self._program(self._params, piece.batch)) for piece in pieces)
+        for piece, outputs in read_behind(started):
+            yield piece, outputs
+            self.after_batch(len(piece.placements))
+
+
+def head_of(loaded: LoadedModel, kind: type[Head], **fields: Any) -> Head:
+    """Returns the head of a kind for the encoder of a loaded model."""
+    return kind(
+        dataclasses.replace(loaded.config, add_pooling_layer=False),
+        loaded.model.dtype,
+        attention_kernel=loaded.model.attention_kernel,
+        **fields,
+    )
+
+
+class Embedder(Encoder):
     """Computes an embedding vector for each text; the head of the model is not used.
 
-    The arguments are as in `Pretrained.embed`, and `max_length`, the maximum number of tokens
-    per text. `size` is the dimension of the vectors, `truncated` the number of texts so far that
-    have `max_length` tokens and may have been truncated, and `settings` everything besides model
-    and text that determines a vector, as JSON values. Raises ValueError if an argument does not
-    fit the model, or the files of sentence-transformers cannot be followed and `pooling` is None.
+    The arguments are as in `Pretrained.embed` and `Encoder`; `size` is the dimension of the
+    vectors. Raises ValueError if an argument does not fit the model, or the files of
+    sentence-transformers cannot be followed and `pooling` is None.
     """
 
     suffixes = (".npy", ".jsonl", ".parquet")
@@ -76,32 +182,26 @@ class Embedder:
         for mode in pooling.split("+") if isinstance(pooling, str) else [pooling]:
             check("pooling", mode, Pooling | None)
         check("normalize", normalize, bool | None)
-        check("batch_size", batch_size, Count | None)
         check("truncate_dim", truncate_dim, int | None)
-        check("prompt", prompt, str | None)
         modules = SentenceModules(pooling=pooling or "mean")
         if pooling is None:
             modules = loaded.source.usage.modules.result() or modules
-        if modules.tokens is not None:
-            raise ValueError(
-                f"{loaded.source.where} has one vector per token: use Pretrained.token_vectors, "
-                "or give --pooling to ignore its files of sentence-transformers."
-            )
         only_last = _reads_last_layer_only(layers, loaded, modules)
-        longest = loaded.config.max_length
-        if max_length is not None and not 2 <= max_length <= longest:
-            raise ValueError(
-                f"max_length={max_length}, but {loaded.source.where} reads 2 to {longest} tokens: "
-                "choose a value in this range."
-            )
+        super().__init__(
+            loaded,
+            modules,
+            role=prompt,
+            prompt=prompt,
+            batch_size=batch_size,
+            max_length=max_length,
+        )
         # What sentence-transformers truncates has been normalised before.
         follows = normalize is None and truncate_dim is None
         if normalize is None:
             normalize = modules.normalize
-        model = BertForSentenceEmbedding(
-            dataclasses.replace(loaded.config, add_pooling_layer=False),
-            loaded.model.dtype,
-            attention_kernel=loaded.model.attention_kernel,
+        model = head_of(
+            loaded,
+            BertForSentenceEmbedding,
             pooling=modules.pooling,
             after_pooling=modules.after_pooling,
             include_prompt=modules.include_prompt,
@@ -114,19 +214,6 @@ class Embedder:
                 f"to {model.size}."
             )
         self.size = min(truncate_dim or modules.truncate_dim or model.size, model.size)
-        lengths = {"query": modules.query_length, "document": modules.document_length}
-        usual = lengths.get(str(prompt)) or modules.max_length or loaded.max_length
-        self.max_length = max_length or min(usual, longest)
-        self.similarity = modules.similarity
-        self.truncated = 0
-        # Called with the number of texts of each batch that is finished.
-        self.after_batch: Callable[[int], None] = lambda count: None
-        self._limit = longest
-        self._batch_size = batch_size
-        self._prompt = modules.prompt(prompt)
-        self._tokenizer = loaded.tokenizer
-        if modules.lower_case:
-            self._tokenizer = lower_cased(self._tokenizer)
         self._skipped = 0
         if self._prompt and not modules.include_prompt:
             self._skipped = prompt_length(self._tokenizer, self._prompt, self.max_length)
@@ -136,45 +223,26 @@ class Embedder:
         self._params = inference_params(params, loaded.model)
         cut = Cut(self.size, normalize and not follows)
         self._program = compiled_program(for_inference(model), cut, hidden_states=not only_last)
-        self.settings = {
-            "version": bertjax.__version__,
-            "pooling": modules.pooling,
-            "modules": [*modules.after_pooling, *map(zlib.crc32, jax.tree.leaves(modules.params))],
-            "prompt": [self._prompt, self._skipped, modules.lower_case],
+        self.settings |= {
+            "pooling": [modules.pooling, self._skipped],
             "layers": list(layers),
             "normalize": [model.normalize, cut.normalize],
             "size": self.size,
             "max_length": self.max_length,
-            "device": jax.local_devices()[0].device_kind,
         }
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Returns the embeddings of texts, float32 [len(texts), size]; truncates long texts."""
-        prompted = [self._prompt + text for text in texts]
-        rows = self._tokenizer.encode_prompts(prompted, self.max_length)
-        self.truncated += sum(len(row) >= self.max_length for row in rows)
-        return self.of_ids(rows)
+        return self.of_ids(self._ids_of(texts))
 
     def of_ids(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
         """Returns the embeddings of token ids, float32 [len(rows), size]."""
-        features = []
-        for row in rows:
-            ids = np.asarray(row, np.int32)
-            length = len(ids)
-            features.append(Feature(ids, (length,), (self._skipped or length,), None))
-        pieces = packed_pieces(
-            features,
-            limit=self._limit,
-            pad_token_id=self._tokenizer.pad_token_id,
-            batch_size=self._batch_size,
-        )
         vectors = np.empty((len(rows), self.size), np.float32)
-        started = ((piece, self._program(self._params, piece.batch)) for piece in pieces)
-        for piece, values in read_behind(started):
+        firsts = [self._skipped] * len(rows) if self._skipped else None
+        for piece, values in self._outputs(rows, firsts):
             values = np.asarray(values)
             for text, place in piece.placements.items():
                 vectors[text] = values[place.row, place.slot]
-            self.after_batch(len(piece.placements))
         return vectors
 
     def partial(self, path: Path) -> PartialVectors:

@@ -4,14 +4,11 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from bertjax.inference.embedder import Embedder
-from bertjax.inference.late_interaction import (
-    has_token_vectors,
-    token_index_of,
-    token_options,
-)
+from bertjax.inference.embedder import Embedder, Encoder
+from bertjax.inference.late_interaction import TokenEmbedder, TokenIndex
 from bertjax.inference.retrieval import DenseIndex, OpenIndex, embedders
-from bertjax.inference.sparse import SparseEmbedder, SparseIndex, sparse_embedders
+from bertjax.inference.sparse import SparseEmbedder, SparseIndex
+from bertjax.tasks.late_interaction import MEAN_MAXSIM
 from bertjax.tasks.sparse import Activity
 from bertjax.weights import LoadedModel
 
@@ -31,39 +28,49 @@ class IndexKind(NamedTuple):
     metrics: Callable[[], dict[str, float]] = dict
 
 
-# Options of `embed` and `search` that say how hidden states become one vector.
-_OF_VECTORS = {"normalize": None, "layers": (-1,), "truncate_dim": None, "pool_factor": None}
-_OF_OTHERS = {"max_active_dims": None, "pool_factor": None}
+# Options that have no effect on a kind of encoder.
+_IDLE = {
+    Embedder: ("max_active_dims", "pool_factor"),
+    SparseEmbedder: ("pooling", "normalize", "layers", "truncate_dim", "pool_factor"),
+    TokenEmbedder: ("pooling", "normalize", "layers", "truncate_dim", "max_active_dims"),
+}
 
 
-def _is_sparse(loaded: LoadedModel, options: dict[str, Any]) -> bool:
-    """Whether a model makes sparse embeddings; with a pooling, it makes others."""
-    modules = loaded.source.usage.modules.value
-    return options.get("pooling") is None and modules is not None and modules.sparse is not None
+def encoder_kind(loaded: LoadedModel, pooling: str | None) -> type[Encoder]:
+    """Returns what encodes texts by a loaded model, whose files say so; with a `pooling`, which
+    ignores them, it is an `Embedder`.
+
+    Raises OSError or ValueError if these files cannot be read or followed.
+    """
+    modules = None if pooling is not None else loaded.source.usage.modules.result()
+    if modules is not None and modules.tokens is not None:
+        return TokenEmbedder
+    if modules is not None and modules.sparse is not None:
+        return SparseEmbedder
+    return Embedder
 
 
-def _fitting(loaded: LoadedModel, options: dict[str, Any], idle: Mapping[str, Any]) -> None:
-    """Removes the options that have no effect; raises ValueError if one is set."""
-    for name, default in idle.items():
-        value = options.pop(name, default)
-        if value is not default and value != default:
+def _fitting(loaded: LoadedModel, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Returns the kind of encoder, and its options; raises ValueError if another one is set."""
+    kind = encoder_kind(loaded, options.get("pooling"))
+    fitting = dict(options)
+    for name in _IDLE[kind]:
+        value = fitting.pop(name, None)
+        if value not in (None, (-1,)):
             raise ValueError(
                 f"{name}={value} has no effect on the embeddings of {loaded.source.where}: leave "
                 "it out."
             )
+    return kind, fitting
 
 
 def encoder_of(loaded: LoadedModel, *, prompt: str | None = None, **options: Any) -> Any:
-    """Returns what encodes texts by a loaded model: an `Embedder`, or a `SparseEmbedder`.
+    """Returns what encodes texts by a loaded model, as `encoder_kind` says.
 
-    `options` are those of the two. Raises ValueError if one does not fit the model.
+    `options` are those of all kinds. Raises ValueError if one does not fit the model.
     """
-    if _is_sparse(loaded, options):
-        options.pop("pooling", None)
-        _fitting(loaded, options, _OF_VECTORS)
-        return SparseEmbedder(loaded, prompt=prompt, **options)
-    _fitting(loaded, options, _OF_OTHERS)
-    return Embedder(loaded, prompt=prompt, **options)
+    kind, fitting = _fitting(loaded, options)
+    return kind(loaded, prompt=prompt, **fitting)
 
 
 def index_of(loaded: LoadedModel, *, cosine: bool = False, **options: Any) -> IndexKind:
@@ -79,31 +86,23 @@ def index_of(loaded: LoadedModel, *, cosine: bool = False, **options: Any) -> In
         ValueError: an option does not fit the model, or it has another similarity than cosines and
             dot products.
     """
-    if has_token_vectors(loaded, options.get("pooling")):
-        return IndexKind(*token_index_of(loaded, **token_options(options)))
-    embed: Mapping[str, Any]
-    is_sparse = _is_sparse(loaded, options)
-    if is_sparse:
-        options.pop("pooling", None)
-        _fitting(loaded, options, _OF_VECTORS)
-        embed = sparse_embedders(loaded, **options)
-    else:
-        _fitting(loaded, options, _OF_OTHERS)
-        if cosine:
-            options["normalize"] = True
-        embed = embedders(loaded, **options)
-    similarity = embed["query"].similarity
-    if cosine and not is_sparse:
-        similarity = "cosine"
+    kind, fitting = _fitting(loaded, options)
+    cosine = cosine and kind is Embedder
+    if cosine:
+        fitting["normalize"] = True
+    embed = embedders(loaded, kind, **fitting)
+    similarity = "cosine" if cosine else embed["query"].similarity
+    if kind is TokenEmbedder:
+        opener = functools.partial(TokenIndex, embed, mean=similarity == MEAN_MAXSIM)
+        return IndexKind(embed, opener)
     if similarity not in ("cosine", "dot"):
         raise ValueError(
             f"{loaded.source.where} has similarity_fn_name={similarity}: give --pooling."
         )
-    opened = SparseIndex if is_sparse else DenseIndex
-    opener = functools.partial(opened, embed, cosine=similarity == "cosine")
-    if is_sparse:
+    if kind is SparseEmbedder:
+        opener = functools.partial(SparseIndex, embed, cosine=similarity == "cosine")
         return IndexKind(embed, opener, functools.partial(_activity, embed))
-    return IndexKind(embed, opener)
+    return IndexKind(embed, functools.partial(DenseIndex, embed, cosine=similarity == "cosine"))
 
 
 def _activity(embed: Mapping[str, Any]) -> dict[str, float]:

@@ -4,8 +4,7 @@ Array shapes: T tokens, D dimensions of a vector, P passages, N queries.
 """
 
 import dataclasses
-import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +12,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import bertjax
-from bertjax.base.checked import Count, check
 from bertjax.base.files import writing
-from bertjax.base.progress import progress
 from bertjax.config.model import EMPTY_DOCUMENT
-from bertjax.data.batches.batch import Feature
 from bertjax.inference import embedder
-from bertjax.inference.embedder import ROLES
-from bertjax.inference.output_files import PartialFolder, continued, file_identity, remove
+from bertjax.inference.embedder import ROLES, Encoder, head_of
+from bertjax.inference.output_files import PartialParts, remove, write_npz
 from bertjax.inference.predictor import (
     compiled_program,
     for_inference,
     inference_params,
-    packed_pieces,
-    read_behind,
     read_head,
 )
 from bertjax.inference.retrieval import keep_best, refuse_infinite
 from bertjax.model.late_interaction import BertForLateInteraction
 from bertjax.tasks import Task
-from bertjax.tasks.embedding import lower_cased
 from bertjax.tasks.late_interaction import (
-    MEAN_MAXSIM,
     LateInteractionTask,
     TokenPooling,
     maxsim,
@@ -52,130 +43,129 @@ from bertjax.weights.late_interaction import (
 from bertjax.weights.sentence_transformers import Read, SentenceModules
 
 
-class TokenEmbedder:
+class TokenEmbedder(Encoder):
     """Computes the vectors of the tokens of texts, for a model with one vector per token.
 
     Args:
         loaded: a model whose files of sentence-transformers have `TokenModules`.
-        role: "query" or "document".
-        batch_size: as in `Pretrained.predict`.
-        max_length: maximum number of tokens per text; None: as the files say.
-        prompt: the name of a prompt, or a text to put before each text; None: that of the role.
+        role: "query" or "document"; None: "query" if that is the prompt, else "document".
+        prompt: as of `Encoder`; None: that of the role.
         pool_factor: the number of tokens of a document per vector, after what the files say, as by
             `HierarchicalTokenPooling(pool_factor)` of sentence-transformers; None: 1.
+        batch_size: as `max_length`, of `Encoder`.
 
     Attributes:
         size: the dimension of the vectors.
-        settings: everything besides model and text that determines vectors, as JSON values.
 
     Raises:
         ValueError: an argument does not fit the model, or its files cannot be followed.
     """
 
+    suffixes = (".npz",)
+    unit = "texts with vectors"
+
     def __init__(
         self,
         loaded: LoadedModel,
-        role: str,
+        role: str | None = None,
         *,
         batch_size: int | None = None,
         max_length: int | None = None,
         prompt: str | None = None,
         pool_factor: float | None = None,
     ):
-        check("batch_size", batch_size, Count | None)
         modules: SentenceModules = loaded.source.usage.modules.result()  # type: ignore[assignment]
         tokens: TokenModules = modules.tokens
-        config = loaded.config
-        where = loaded.source.where
-        if max_length is not None and not 2 <= max_length <= config.max_length:
-            raise ValueError(
-                f"max_length={max_length}, but {where} reads 2 to {config.max_length} tokens: "
-                "choose a value in this range."
-            )
         if pool_factor is not None and pool_factor < 1:
             raise ValueError(f"pool_factor={pool_factor}: it must be at least 1.")
-        self._tokenizer = loaded.tokenizer
-        add_markers(self._tokenizer, tokens.markers)
-        check_expansion(tokens.expansion, config, self._tokenizer)
-        fields = fields_of(modules, self._tokenizer)
-        if modules.lower_case:
-            self._tokenizer = lower_cased(self._tokenizer)
-        self._expansion = tokens.expansion if role == "query" else None
-        own = {"query": modules.query_length, "document": modules.document_length}[role]
-        usual = max_length or own or modules.max_length or loaded.max_length
-        if self._expansion is not None:
-            usual = self._expansion.longest(usual)
-        self.max_length = min(usual, config.max_length)
-        self.size = 0
-        self.after_batch: Callable[[int], None] = lambda count: None
-        self.truncated = 0
+        add_markers(loaded.tokenizer, tokens.markers)
+        check_expansion(tokens.expansion, loaded.config, loaded.tokenizer)
+        if role is None:
+            role = "query" if prompt == "query" else "document"
+        super().__init__(
+            loaded,
+            modules,
+            role=role,
+            prompt=role if prompt is None else prompt,
+            batch_size=batch_size,
+            max_length=max_length,
+        )
         self._role = role
-        self._batch_size = batch_size
-        self._prompt = modules.prompt(role if prompt is None else prompt)
+        self._expansion = tokens.expansion if role == "query" else None
+        if self._expansion is not None:
+            self.max_length = min(self._expansion.longest(self.max_length), self._limit)
         self._poolings = [tokens.pooling] if tokens.pooling else []
         if pool_factor is not None:
             self._poolings.append(TokenPooling(pool_factor))
-        model = BertForLateInteraction(
-            dataclasses.replace(config, add_pooling_layer=False),
-            loaded.model.dtype,
-            attention_kernel=loaded.model.attention_kernel,
-            **fields,
-        )
+        fields = fields_of(modules, loaded.tokenizer)
+        model = head_of(loaded, BertForLateInteraction, **fields)
         self.size = model.size
-        params = {"bert": loaded.params["bert"]}
-        for name, stored in modules.params.items():
-            params[name] = stored
+        params = {"bert": loaded.params["bert"], **modules.params}
         if "modules" in loaded.params:
             params["modules"] = loaded.params["modules"]  # as trained, if they were
         self._params = inference_params(params, loaded.model)
         self._program = compiled_program(for_inference(model), read_head)
-        self._limit = config.max_length
-        self.settings = {
-            "version": bertjax.__version__,
-            "modules": [*modules.after_pooling, *map(zlib.crc32, jax.tree.leaves(modules.params))],
-            "prompt": [self._prompt, modules.lower_case],
+        self.settings |= {
             "mask": fields["mask"],
             "expansion": self._expansion,
             "poolings": self._poolings,
             "role": role,
             "max_length": self.max_length,
-            "device": jax.local_devices()[0].device_kind,
         }
 
     def __call__(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the vectors of each text, float32 [T, D]; truncates long texts."""
-        features = []
-        prompted = [self._prompt + text for text in texts]
-        for row in self._tokenizer.encode_prompts(prompted, self.max_length):
-            self.truncated += len(row) >= self.max_length
-            length = len(row) if self._role == "query" else 0
-            if self._expansion is not None:
-                row = self._expansion.filled(row, self._tokenizer)
-            ids = np.asarray(row, np.int32)
-            features.append(Feature(ids, (len(ids),), (length,), None))
-        pieces = packed_pieces(
-            features,
-            limit=self._limit,
-            pad_token_id=self._tokenizer.pad_token_id,
-            batch_size=self._batch_size,
-        )
+        rows = self._ids_of(texts)
+        firsts = [0] * len(rows)
+        if self._role == "query":
+            firsts = [len(row) for row in rows]
+        if self._expansion is not None:
+            rows = [self._expansion.filled(row, self._tokenizer) for row in rows]
         vectors: list[Any] = [None] * len(texts)
-        started = ((piece, self._program(self._params, piece.batch)) for piece in pieces)
-        for piece, outputs in read_behind(started):
+        for piece, outputs in self._outputs(rows, firsts):
             of_tokens = np.asarray(outputs["token_vectors"])
             is_scored = np.asarray(outputs["is_scored"])
             for text, (row, _, start) in piece.placements.items():
-                places = slice(start, start + len(features[text].input_ids))
+                places = slice(start, start + len(rows[text]))
                 kept = of_tokens[row, places][is_scored[row, places]]
                 vectors[text] = self._pooled(kept)
-            self.after_batch(len(piece.placements))
         return vectors
+
+    def partial(self, path: Path) -> "PartialTokens":
+        """Opens the folder of the vectors of a command that may be interrupted."""
+        return PartialTokens(path)
+
+    def finish(self, partial: Path, output: Path, texts: Iterable[str]) -> None:
+        """Writes `output`, a `.npz`, from the complete partial one.
+
+        It holds the arrays vectors, float32 [T, D], and offsets, int64 [n + 1]: those of text i are
+        vectors[offsets[i] : offsets[i + 1]].
+        """
+        vectors = PartialTokens(partial)
+        offsets = np.cumsum(np.concatenate([np.zeros(1, np.int64), *vectors.read("lengths")]))
+        arrays = {
+            "vectors": (np.float32, (offsets[-1], self.size), vectors.read("vectors")),
+            "offsets": (np.int64, offsets.shape, [offsets]),
+        }
+        with writing(output) as temporary:
+            write_npz(temporary, arrays)
+        remove(partial)
 
     def _pooled(self, vectors: np.ndarray) -> np.ndarray:
         for pooling in self._poolings:
             if self._role in pooling.roles:
                 vectors = pool_tokens(vectors, pooling)
         return vectors
+
+
+class PartialTokens(PartialParts):
+    """A partial folder of the vectors of the tokens of texts."""
+
+    def write(self, vectors: Sequence[np.ndarray]) -> None:
+        """Appends the vectors [T, D] of texts."""
+        lengths = np.array([len(x) for x in vectors], np.int64)
+        np.savez(self.new_file(), vectors=np.concatenate(vectors), lengths=lengths)
+        self.finished(self.done + len(vectors))
 
 
 class TokenFile:
@@ -331,50 +321,6 @@ def _merged(queries: Any, passages: Any, lengths: Any, best: Any, start: Any) ->
     return keep_best(best, scores, start)
 
 
-def has_token_vectors(loaded: LoadedModel, pooling: str | None) -> bool:
-    """Whether a model has one vector per token; not with a `pooling`, which ignores its files.
-
-    Raises OSError or ValueError if these cannot be read or followed.
-    """
-    if pooling is not None:
-        return False
-    modules = loaded.source.usage.modules.result()
-    return modules is not None and modules.tokens is not None
-
-
-def token_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those of the options of embedders that models with one vector per token have.
-
-    Raises ValueError if another one is set.
-    """
-    known = ("max_length", "batch_size", "pool_factor")
-    for name, value in options.items():
-        if name not in known and value not in (None, (-1,)):
-            raise ValueError(
-                f"{name}={value} has no effect on a model with one vector per token: leave it out."
-            )
-    return {name: options[name] for name in known if name in options}
-
-
-def token_index_of(
-    loaded: LoadedModel,
-    *,
-    max_length: int | Mapping[str, int] | None = None,
-    batch_size: int | None = None,
-    pool_factor: float | None = None,
-) -> tuple[dict[str, TokenEmbedder], Callable[[Path, int], TokenIndex]]:
-    """Returns the embedders of the roles, and what opens an index of passages."""
-    embed = {}
-    for role in ROLES:
-        length = max_length[role] if isinstance(max_length, Mapping) else max_length
-        embed[role] = TokenEmbedder(
-            loaded, role, batch_size=batch_size, max_length=length, pool_factor=pool_factor
-        )
-    modules: Any = loaded.source.usage.modules.value
-    mean = modules.similarity == MEAN_MAXSIM
-    return embed, lambda folder, count: TokenIndex(embed, folder, count, mean=mean)
-
-
 def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[Task, LoadedModel]:
     """As `embedder.following`, also for tasks with one vector per token.
 
@@ -428,54 +374,3 @@ def in_training(task: LateInteractionTask, loaded: LoadedModel, max_length: int)
             "remove the module from its modules.json, and pool with --pool_factor afterwards."
         )
     return loaded._replace(model=loaded.model.clone(tokens_per_text=longest))
-
-
-def write_token_vectors(
-    embed: TokenEmbedder,
-    source: Path,
-    output: Path,
-    text_column: str | None = None,
-    *,
-    model: Sequence[Any] = (),
-) -> int:
-    """Writes the vectors of the texts of a file; returns the number of texts.
-
-    `output`, a `.npz`, holds the arrays vectors, float32 [T, D], and offsets, int64 [n + 1]: those
-    of text i are vectors[offsets[i] : offsets[i + 1]]. The other arguments, the errors and what
-    happens after a kill are as of `embed_file`.
-    """
-    text_column = embedder.text_column_of(source, text_column)
-    identity = {
-        **embed.settings,
-        "model": model,
-        "source": file_identity(source),
-        "column": text_column,
-    }
-    count = sum(1 for _ in embedder.texts_of(source, text_column))
-
-    def finish(partial: Path, output: Path) -> None:
-        file = TokenFile(partial, count, embed.size)
-        offsets = np.concatenate([[0], file.places()[:, 1]])
-        with writing(output) as temporary, temporary.open("xb") as written:
-            np.savez(written, vectors=file.vectors(), offsets=offsets)
-        remove(partial)
-
-    with continued(output, identity, PartialFolder, finish) as folder:
-        file = TokenFile(folder.path, count, embed.size)
-        if folder.done:
-            print(f"continuing {output} after {folder.done:,} texts", flush=True)
-        done = 0
-        with progress("embedding", count, "texts") as state:
-            embed.after_batch = state.advance
-            for window in embedder.windows(embedder.texts_of(source, text_column)):
-                rows = np.arange(done, done + len(window))
-                done += len(window)
-                if done > folder.done:
-                    file.write(rows, embed(window))
-                    folder.finished(done)
-    if embed.truncated:
-        print(
-            f"{embed.truncated:,} texts have {embed.max_length} tokens or more, and longer ones "
-            "are truncated."
-        )
-    return count

@@ -23,6 +23,7 @@ import os
 import re
 import shutil
 import sys
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
@@ -182,6 +183,52 @@ class PartialFolder:
 
     def close(self) -> None:
         """Does nothing, since no file is open."""
+
+
+class PartialParts(PartialFolder):
+    """A partial folder of `.npz` files, used as `PartialVectors` are: one for each `write`."""
+
+    def keep(self, count: int) -> None:
+        """Removes all but the files of the first `count` texts, after which `write` appends."""
+        for file in self.files():
+            if int(file.stem) >= count:
+                file.unlink()
+        self.finished(count)
+
+    def files(self) -> list[Path]:
+        """Returns the files, in the order of their texts."""
+        return sorted(self.path.glob("*.npz"))
+
+    def new_file(self) -> Path:
+        """Returns the name of the next file."""
+        return self.path / f"{self.done:012}.npz"
+
+    def read(self, name: str) -> Iterator[np.ndarray]:
+        """Yields the array of this name in each file."""
+        for file in self.files():
+            with np.load(file) as arrays:
+                yield arrays[name]
+
+    def finish(self, count: int) -> None:
+        """Does nothing, since the number of texts is known."""
+
+
+def write_npz(path: Path, arrays: Mapping[str, tuple[Any, Sequence[int], Iterable[Any]]]) -> None:
+    """Writes the file `path` as `numpy.savez` does, with no more than a part in memory.
+
+    `arrays` are {name: (data type, shape, parts, which follow each other)}.
+    """
+    with zipfile.ZipFile(path, "x") as file:
+        for name, (kind, shape, parts) in arrays.items():
+            described = {
+                "descr": np.lib.format.dtype_to_descr(np.dtype(kind)),
+                "fortran_order": False,
+                "shape": tuple(map(int, shape)),
+            }
+            with file.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array_header_1_0(member, described)
+                for part in parts:
+                    member.write(np.asarray(part, kind).tobytes())
 
 
 Partial = TypeVar("Partial", PartialLines, PartialVectors, PartialFolder)

@@ -26,8 +26,8 @@ from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices.compilation import refuse_fork, start_jax
 from bertjax.inference.attribution import STEPS, Attribution, Attributor, Baseline
 from bertjax.inference.embedder import ROLES
-from bertjax.inference.indexes import encoder_of
-from bertjax.inference.late_interaction import TokenEmbedder, has_token_vectors
+from bertjax.inference.indexes import encoder_kind, encoder_of
+from bertjax.inference.late_interaction import TokenEmbedder
 from bertjax.inference.masks import fill_mask
 from bertjax.inference.output_files import file_identity
 from bertjax.inference.predictor import (
@@ -448,8 +448,14 @@ class Pretrained:
             prompt: the name of a prompt in these files, or a text to put before each text; None:
                 the default prompt of these files, if any.
 
-        Errors are those of `encoder_of`, or ValueError if an element of `texts` is no text.
+        Errors are those of `encoder_of`, or ValueError if an element of `texts` is no text, or the
+        model has one vector per token.
         """
+        if encoder_kind(self.loaded, pooling) is TokenEmbedder:
+            raise ValueError(
+                f"{self.where} has one vector per token: use Pretrained.token_vectors, or give "
+                "--pooling to ignore its files of sentence-transformers."
+            )
         embedder = encoder_of(
             self.loaded,
             pooling=pooling,
@@ -483,7 +489,7 @@ class Pretrained:
         Raises:
             ValueError: the model has one vector per text, or an argument does not fit it.
         """
-        if not has_token_vectors(self.loaded, None) or role not in ROLES:
+        if encoder_kind(self.loaded, None) is not TokenEmbedder or role not in ROLES:
             raise ValueError(
                 f"token_vectors(role={role!r}) of {self.where}: this needs a model with one vector "
                 "per token, as --task=colbert trains, and the role query or document."

@@ -370,9 +370,13 @@ def fresh(x: np.ndarray) -> np.ndarray:
 
 
 def embedders(
-    loaded: LoadedModel, *, max_length: int | Mapping[str, int] | None = None, **options: Any
-) -> dict[str, Embedder]:
-    """Returns the embedders of the roles "query" and "document"; `options` are of `Embedder`.
+    loaded: LoadedModel,
+    kind: Callable[..., Any] = Embedder,
+    *,
+    max_length: int | Mapping[str, int] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Returns the encoders of the roles "query" and "document", of a kind and with its `options`.
 
     Texts get the prompts and lengths of these names, as from `encode_query` and `encode_document`
     of sentence-transformers. `max_length` may also be {role: maximum length}.
@@ -380,7 +384,7 @@ def embedders(
     encoders = {}
     for role in ROLES:
         length = max_length[role] if isinstance(max_length, Mapping) else max_length
-        encoders[role] = Embedder(loaded, prompt=role, max_length=length, **options)
+        encoders[role] = kind(loaded, prompt=role, max_length=length, **options)
     return encoders
 
 

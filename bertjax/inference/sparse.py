@@ -3,34 +3,27 @@
 Array shapes: V words of the vocabulary, N queries, P passages.
 """
 
-import dataclasses
 import json
-import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from scipy import sparse
 
-import bertjax
 from bertjax.base.checked import Count, check
 from bertjax.base.files import writing
-from bertjax.data.batches.batch import Feature
-from bertjax.inference.embedder import ROLES
-from bertjax.inference.output_files import PartialFolder, remove
+from bertjax.inference.embedder import ROLES, Encoder, head_of
+from bertjax.inference.output_files import PartialParts, remove, write_npz
 from bertjax.inference.predictor import (
     compiled_program,
     for_inference,
     inference_params,
-    packed_pieces,
-    read_behind,
     read_head,
 )
+from bertjax.inference.retrieval import refuse_infinite
 from bertjax.model.heads import BertForSparseEmbedding
-from bertjax.tasks.embedding import lower_cased
 from bertjax.tasks.sparse import Activity, most_active, normalized
 from bertjax.weights import LoadedModel
 from bertjax.weights.load import with_masked_lm
@@ -39,21 +32,18 @@ from bertjax.weights.sparse_modules import SPECIAL_TOKENS, SparseModules
 Weights = Any  # a SciPy CSR array
 
 
-class SparseEmbedder:
+class SparseEmbedder(Encoder):
     """Computes the weights of the words for each text, for a model whose files say how.
 
     Args:
         loaded: a model with `SparseModules` in its files, of any head.
-        batch_size: as in `Pretrained.predict`.
-        max_length: maximum number of tokens per text; None: as the files say.
         max_active_dims: the number of the highest weights that are kept; None: as the files say, or
             all.
-        prompt: "query" or "document", which also say how the text is encoded; the name of another
-            prompt, or a text to put before each text; None: the default prompt.
+        prompt: as of `Encoder`; "query" and "document" also say how the text is encoded.
+        options: those of `Encoder`.
 
     Attributes:
         size: V.
-        settings: everything besides model and text that determines weights, as JSON values.
 
     Raises:
         ValueError: an argument does not fit the model, or its files lack the masked LM head.
@@ -64,76 +54,57 @@ class SparseEmbedder:
     def __init__(
         self,
         loaded: LoadedModel,
+        *,
         batch_size: int | None = None,
         max_length: int | None = None,
         max_active_dims: int | None = None,
         prompt: str | None = None,
     ):
-        check("batch_size", batch_size, Count | None)
         check("max_active_dims", max_active_dims, Count | None)
-        check("prompt", prompt, str | None)
-        where = loaded.source.where
-        longest = loaded.config.max_length
-        if max_length is not None and not SPECIAL_TOKENS <= max_length <= longest:
-            raise ValueError(
-                f"max_length={max_length}, but {where} reads 2 to {longest} tokens: choose a value "
-                "in this range."
-            )
         modules: Any = loaded.source.usage.modules.result()
+        super().__init__(
+            loaded,
+            modules,
+            role=prompt,
+            prompt=prompt,
+            batch_size=batch_size,
+            max_length=max_length,
+        )
         own: SparseModules = modules.sparse
         if "predictions" not in loaded.model.parts:
             loaded = with_masked_lm(loaded, "sparse")
         if "predictions" in loaded.absent:
+            where = loaded.source.where
             raise ValueError(f"{where} has no masked LM head, which makes sparse embeddings.")
-        role = prompt if prompt in ROLES else own.default_route
+        self.role = prompt if prompt in ROLES else own.default_route
         self.size = loaded.config.vocab_size
-        self.similarity = modules.similarity
-        self.truncated = 0
-        # Called with the number of texts of each batch that is finished.
-        self.after_batch: Callable[[int], None] = lambda count: None
         self.activity = Activity()
-        self.role = role
-        self._limit = longest
-        self._batch_size = batch_size
         self._count = max_active_dims or own.max_active_dims
-        self._prompt = modules.prompt(prompt)
-        self._tokenizer = loaded.tokenizer
         self._static: np.ndarray | None = None
-        lengths = {"query": modules.query_length, "document": modules.document_length}
-        usual = lengths.get(str(prompt)) or modules.max_length or loaded.max_length
-        if role == "query" and own.query_weights is not None:
+        static = None
+        if self.role == "query" and own.query_weights is not None:
             self._static = np.asarray(loaded.params.get("query_weights", own.query_weights))
-            usual = (own.query_tokens or usual) + SPECIAL_TOKENS
-            longest = usual
-        elif modules.lower_case:
-            self._tokenizer = lower_cased(self._tokenizer)
-        self.max_length = int(max_length or min(usual, longest))
-        model = BertForSparseEmbedding(
-            dataclasses.replace(loaded.config, add_pooling_layer=False),
-            loaded.model.dtype,
-            attention_kernel=loaded.model.attention_kernel,
-            pooling=own.pooling,
-            activation=own.activation,
+            static = zlib.crc32(self._static.tobytes())
+            self._tokenizer = loaded.tokenizer
+            usual = own.query_tokens or self.max_length
+            self.max_length = max_length or usual + SPECIAL_TOKENS
+        model = head_of(
+            loaded, BertForSparseEmbedding, pooling=own.pooling, activation=own.activation
         )
         parts = ("bert", "predictions", "head")
         params = {name: loaded.params[name] for name in parts if name in loaded.params}
         self._params = inference_params(params, loaded.model)
         self._program = compiled_program(for_inference(model), read_head)
-        static = None if self._static is None else zlib.crc32(self._static.tobytes())
-        self.settings = {
-            "version": bertjax.__version__,
+        self.settings |= {
             "pooling": [own.pooling, own.activation, self._count],
             "static": static,
-            "prompt": [self._prompt, role, modules.lower_case],
+            "role": self.role,
             "max_length": self.max_length,
-            "device": jax.local_devices()[0].device_kind,
         }
 
     def __call__(self, texts: Sequence[str]) -> Weights:
         """Returns the weights of texts, a float32 array [len(texts), V]; truncates long texts."""
-        prompted = [self._prompt + text for text in texts]
-        rows = self._tokenizer.encode_prompts(prompted, self.max_length)
-        self.truncated += sum(len(row) >= self.max_length for row in rows)
+        rows = self._ids_of(texts)
         if self._static is not None:
             weights = self._of_words(rows, self._static)
             self.after_batch(len(texts))
@@ -152,127 +123,64 @@ class SparseEmbedder:
         return sparse.csr_array((static[ids].astype(np.float32), ids, bounds), shape)
 
     def _of_model(self, rows: Sequence[Sequence[int]]) -> Weights:
-        features = []
-        for row in rows:
-            ids = np.asarray(row, np.int32)
-            features.append(Feature(ids, (len(ids),), (len(ids),), None))
-        pieces = packed_pieces(
-            features,
-            limit=self._limit,
-            pad_token_id=self._tokenizer.pad_token_id,
-            batch_size=self._batch_size,
-        )
-        started = ((piece, self._program(self._params, piece.batch)) for piece in pieces)
         parts = [sparse.csr_array((0, self.size), dtype=np.float32)]
         order: list[int] = []
-        for piece, outputs in read_behind(started):
+        for piece, outputs in self._outputs(rows):
             dense = np.asarray(outputs["sentence_embedding"])
             places = [(place.row, place.slot) for place in piece.placements.values()]
             of_rows, slots = zip(*places, strict=True)
             parts.append(sparse.csr_array(dense[list(of_rows), list(slots)]))
             order.extend(piece.placements)
-            self.after_batch(len(places))
         weights: Weights = sparse.vstack(parts, "csr")
         return weights[np.argsort(order)]
 
     def partial(self, path: Path) -> "PartialWeights":
-        """Opens the file of the weights of a command that may be interrupted."""
-        return PartialWeights(path, self.size)
+        """Opens the folder of the weights of a command that may be interrupted."""
+        return PartialWeights(path)
 
     def finish(self, partial: Path, output: Path, texts: Iterable[str]) -> None:
         """Writes `output` from the complete partial one: .npz, or lines {token: weight}."""
-        weights = PartialWeights(partial, self.size)
+        weights = PartialWeights(partial)
         with writing(output) as temporary:
             if output.suffix == ".npz":
-                _write_npz(weights, temporary)
+                _write_npz(weights, temporary, self.size)
             else:
-                _write_lines(weights, temporary, self._tokenizer.tokens)
-        weights.remove()
+                _write_lines(weights, temporary, self._tokenizer.tokens, self.size)
+        remove(partial)
 
 
-def sparse_embedders(
-    loaded: LoadedModel, *, max_length: int | Mapping[str, int] | None = None, **options: Any
-) -> dict[str, SparseEmbedder]:
-    """Returns the embedders of the roles, as `retrieval.embedders`."""
-    encoders = {}
-    for role in ROLES:
-        length = max_length[role] if isinstance(max_length, Mapping) else max_length
-        encoders[role] = SparseEmbedder(loaded, prompt=role, max_length=length, **options)
-    return encoders
-
-
-class PartialWeights(PartialFolder):
-    """A partial folder of the weights of texts, used as `PartialVectors` are.
-
-    Iterating yields the weights, in order, as SciPy CSR arrays of several texts.
-    """
-
-    def __init__(self, path: Path, size: int):
-        super().__init__(path)
-        self.size = size
-
-    def keep(self, count: int) -> None:
-        """Removes all but the weights of the first `count` texts, after which `write` appends."""
-        for file in self._files():
-            if int(file.stem) >= count:
-                file.unlink()
-        self.finished(count)
+class PartialWeights(PartialParts):
+    """A partial folder of the weights of texts."""
 
     def write(self, weights: Weights) -> None:
         """Appends the weights of texts, the rows of `weights`."""
-        sparse.save_npz(self.path / f"{self.done:012}.npz", weights, compressed=False)
+        sparse.save_npz(self.new_file(), weights, compressed=False)
         self.finished(self.done + weights.shape[0])
 
-    def finish(self, count: int) -> None:
-        """Does nothing, since the number of texts is known."""
 
-    def remove(self) -> None:
-        """Removes the folder."""
-        remove(self.path)
-
-    def _files(self) -> list[Path]:
-        return sorted(self.path.glob("*.npz"))
-
-    def __iter__(self) -> Iterator[Weights]:
-        for file in self._files():
-            yield sparse.load_npz(file)
-
-
-def _write_npz(weights: PartialWeights, output: Path) -> None:
-    """Writes a CSR array as `scipy.sparse.save_npz` does, of which no more than a part is in
-    memory."""
-    lengths = [np.zeros(1, int), *(np.diff(part.indptr) for part in weights)]
+def _write_npz(weights: PartialWeights, output: Path, size: int) -> None:
+    """Writes a CSR array as `scipy.sparse.save_npz` does."""
+    lengths = [np.zeros(1, int), *map(np.diff, weights.read("indptr"))]
     bounds = np.cumsum(np.concatenate(lengths))
-    total = int(bounds[-1])
+    total = bounds[-1]
     index = np.int64 if total > np.iinfo(np.int32).max else np.int32
-    small = {
-        "indptr": bounds.astype(index),
-        "shape": np.array([len(bounds) - 1, weights.size]),
-        "format": np.array(b"csr"),
-        "_is_array": np.array(True),
+    arrays = {
+        "indptr": (index, bounds.shape, [bounds]),
+        "shape": (np.int64, (2,), [[len(bounds) - 1, size]]),
+        "format": ("S3", (), ["csr"]),
+        "_is_array": (bool, (), [True]),
+        "indices": (index, (total,), weights.read("indices")),
+        "data": (np.float32, (total,), weights.read("data")),
     }
-    with zipfile.ZipFile(output, "x") as file:
-        for name, value in small.items():
-            with file.open(f"{name}.npy", "w") as member:
-                np.lib.format.write_array(member, value)
-        for name, kind in (("indices", index), ("data", np.float32)):
-            described = {
-                "descr": np.lib.format.dtype_to_descr(np.dtype(kind)),
-                "fortran_order": False,
-                "shape": (total,),
-            }
-            with file.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array_header_1_0(member, described)
-                for part in weights:
-                    member.write(getattr(part, name).astype(kind).tobytes())
+    write_npz(output, arrays)
 
 
-def _write_lines(weights: PartialWeights, output: Path, tokens: Sequence[str]) -> None:
+def _write_lines(weights: PartialWeights, output: Path, tokens: Sequence[str], size: int) -> None:
     """Writes {token: weight} of each text as a line, the highest weights first."""
     names = [token or f"[id {index}]" for index, token in enumerate(tokens)]
-    names += [f"[id {index}]" for index in range(len(tokens), weights.size)]
+    names += [f"[id {index}]" for index in range(len(tokens), size)]
     with output.open("x", encoding="utf-8") as file:
-        for part in weights:
+        for part in map(sparse.load_npz, weights.files()):
             for start, end in zip(part.indptr[:-1], part.indptr[1:], strict=True):
                 values = part.data[start:end]
                 order = np.argsort(-values, kind="stable")
@@ -329,12 +237,7 @@ class SparseIndex:
         for first in range(0, len(queries), QUERIES):
             block = slice(first, first + QUERIES)
             scores[block], places[block] = search_blocks(weights[block], self._blocks(), k)
-        finite = np.isfinite(scores).all(axis=1)
-        if not finite.all():
-            raise ValueError(
-                f"The scores of query {finite.argmin()} (from 0) are not finite, because a weight "
-                "of it or of a passage is not: check the weights of the model."
-            )
+        refuse_infinite(scores)
         return scores, places
 
     def scores(self, queries: Sequence[str], places: Sequence[Sequence[int]]) -> list[np.ndarray]:

@@ -15,16 +15,13 @@ from bertjax.config.model import EMPTY_DOCUMENT
 from bertjax.tasks.dataset import Fold
 from bertjax.tasks.definition import TaskDefinition
 from bertjax.tasks.embedding import (
-    BY_ANCHOR,
     ContrastiveTask,
     DistilledTask,
     EmbedderOptions,
     EmbeddingTask,
     SimilarityTask,
-    check_loss,
+    make_of_pairs,
 )
-from bertjax.tasks.sources import held_out
-from bertjax.tasks.sources.own_files import own_tables
 from bertjax.tasks.task import Outputs
 from bertjax.tokenization import Tokenizer
 
@@ -241,29 +238,7 @@ class TokenDistilledTask(LateInteractionTask, DistilledTask):
 
 def make_late_interaction(options: LateInteractionOptions, fold: Fold | None) -> EmbeddingTask:
     """Makes the task of the user's pairs of queries and documents, perhaps with hard negatives."""
-    data = own_tables(options)
-    if data.has_scores("train"):
-        column = data.columns.label
-        raise ValueError(
-            f"{data.path('train')}: --task=colbert learns no scores of pairs ({column!r}): give "
-            f"--ignore_columns {column} to learn the pairs as texts that belong together."
-        )
-    kind: Any = TokenContrastiveTask
-    if options.loss in TokenDistilledTask.objectives:
-        kind = TokenDistilledTask
-    check_loss(kind, data, options)
-    data = held_out.divide(data, options, fold, BY_ANCHOR)
-    first = next(data.examples("train"), None)
-    fields: dict[str, Any] = {
-        "name": "colbert",
-        "options": options,
-        "source": data,
-        "scored": data.has_scores("dev"),
-        "num_texts": 2 + (len(first.choices) if first else 0),
-    }
-    if fields["scored"]:
-        fields["best_metric"] = SimilarityTask.best_metric
-    return kind(**fields)
+    return make_of_pairs("colbert", options, fold, TokenContrastiveTask, TokenDistilledTask)
 
 
 COLBERT = TaskDefinition(
