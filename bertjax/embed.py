@@ -68,7 +68,7 @@ def run(config: EmbedConfig) -> None:
         config.text_column,
         model=model.identity,
     )
-    print(f"{count:,} {embedder.unit} of dimension {embedder.size} written to {config.output}")
+    print(f"{count:,} {embedder.noun} of dimension {embedder.size} written to {config.output}")
 
 
 parse, main = command_line.command_of(

@@ -34,6 +34,7 @@ from bertjax.model.embedding_losses import unit
 from bertjax.model.sentence_embedding import BertForSentenceEmbedding
 from bertjax.tasks import Task
 from bertjax.tasks.embedding import EmbeddingTask, lower_cased, prompt_length
+from bertjax.tasks.late_interaction import LateInteractionTask
 from bertjax.tasks.sources.columns import Columns, TableKind, find_columns
 from bertjax.tasks.sources.data_files import (
     NAMED_COLUMNS,
@@ -45,6 +46,7 @@ from bertjax.tasks.sources.data_files import (
 from bertjax.tasks.sources.tables import Table
 from bertjax.tasks.sparse import SparseTask
 from bertjax.weights import LoadedModel
+from bertjax.weights.late_interaction import check_expansion, fields_of, with_options
 from bertjax.weights.sentence_transformers import LENGTHS, Read, SentenceModules
 from bertjax.weights.sparse_modules import NO_FILES, following_sparse
 
@@ -74,7 +76,7 @@ class Encoder:
         ValueError: an argument does not fit the model.
     """
 
-    unit = "vectors"  # what is counted of an output
+    noun = "vectors"  # what an output holds
 
     _params: Any
     _program: Callable[..., Any]
@@ -303,17 +305,23 @@ def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[T
     Nothing is taken from them if the task sets the pooling. Prompts that the task does not set are
     the prompts "query" and "document" of the files, or if these are empty, the default prompt. A
     `foreign` model, which another library has trained, gets the default prompt for all texts, and
-    no lengths of queries and documents, as from `encode` there. The returned model has the prompts
-    of the task in its `usage`.
+    no lengths of queries and documents, as from `encode` there; not if it has one vector per token.
+    The returned model has the prompts of the task in its `usage`.
     """
     if not isinstance(task, EmbeddingTask):
         return task, loaded
     usage = loaded.source.usage
-    modules = _default_modules(task)
-    if not getattr(task.options, "pooling", None):
-        read = usage.modules.result() or modules
-        if (read.sparse is None) == (modules.sparse is None):
-            modules = read
+    model: Any = loaded.model
+    if isinstance(task, LateInteractionTask):
+        modules = with_options(usage.modules, task.options, model)
+        check_expansion(modules.tokens.expansion, loaded.config, loaded.tokenizer)
+        foreign = False
+    else:
+        modules = _default_modules(task)
+        if not getattr(task.options, "pooling", None):
+            read = usage.modules.result() or modules
+            if (read.sparse is None) == (modules.sparse is None):
+                modules = read
     lengths = {}
     if not foreign:
         lengths = {name: getattr(modules, name) for name in LENGTHS}
@@ -330,9 +338,12 @@ def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[T
         **lengths,
     )
     modules = modules._replace(prompts={**modules.prompts, "query": query, "document": document})
-    model: Any = loaded.model
     if isinstance(task, SparseTask):
         task, modules = following_sparse(task, modules, model, loaded.params)
+    elif isinstance(task, LateInteractionTask):
+        tokens = modules.tokens
+        task = dataclasses.replace(task, expansion=tokens.expansion, pooling=tokens.pooling)
+        model = model.clone(**fields_of(modules, loaded.tokenizer))
     else:
         model = model.clone(include_prompt=modules.include_prompt)
         modules = modules._replace(pooling=model.pooling, normalize=model.normalize)

@@ -3,7 +3,6 @@
 Array shapes: T tokens, D dimensions of a vector, P passages, N queries.
 """
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import numpy as np
 
 from bertjax.base.files import writing
 from bertjax.config.model import EMPTY_DOCUMENT
-from bertjax.inference import embedder
 from bertjax.inference.embedder import ROLES, Encoder, head_of
 from bertjax.inference.output_files import PartialParts, remove, write_npz
 from bertjax.inference.predictor import (
@@ -25,7 +23,6 @@ from bertjax.inference.predictor import (
 )
 from bertjax.inference.retrieval import keep_best, refuse_infinite
 from bertjax.model.late_interaction import BertForLateInteraction
-from bertjax.tasks import Task
 from bertjax.tasks.late_interaction import (
     LateInteractionTask,
     TokenPooling,
@@ -38,9 +35,8 @@ from bertjax.weights.late_interaction import (
     add_markers,
     check_expansion,
     fields_of,
-    with_options,
 )
-from bertjax.weights.sentence_transformers import Read, SentenceModules
+from bertjax.weights.sentence_transformers import SentenceModules
 
 
 class TokenEmbedder(Encoder):
@@ -62,7 +58,7 @@ class TokenEmbedder(Encoder):
     """
 
     suffixes = (".npz",)
-    unit = "texts with vectors"
+    noun = "texts with vectors"
 
     def __init__(
         self,
@@ -164,7 +160,12 @@ class PartialTokens(PartialParts):
     def write(self, vectors: Sequence[np.ndarray]) -> None:
         """Appends the vectors [T, D] of texts."""
         lengths = np.array([len(x) for x in vectors], np.int64)
-        np.savez(self.new_file(), vectors=np.concatenate(vectors), lengths=lengths)
+        shape = (lengths.sum(), vectors[0].shape[1])
+        arrays = {
+            "vectors": (np.float32, shape, vectors),
+            "lengths": (np.int64, lengths.shape, [lengths]),
+        }
+        write_npz(self.new_file(), arrays)
         self.finished(self.done + len(vectors))
 
 
@@ -319,38 +320,6 @@ def _merged(queries: Any, passages: Any, lengths: Any, best: Any, start: Any) ->
     scores = jnp.where(lengths[None] == 0, EMPTY_DOCUMENT, scores)
     scores = jnp.where(lengths[None] < 0, -jnp.inf, scores)
     return keep_best(best, scores, start)
-
-
-def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[Task, LoadedModel]:
-    """As `embedder.following`, also for tasks with one vector per token.
-
-    Of these, the options that the task sets replace what the files say.
-    """
-    if not isinstance(task, LateInteractionTask):
-        return embedder.following(task, loaded, foreign)
-    usage = loaded.source.usage
-    model: Any = loaded.model
-    modules = with_options(usage.modules, task.options, model)
-    check_expansion(modules.tokens.expansion, loaded.config, loaded.tokenizer)
-    prompts = dict(modules.prompts)
-    for role in ROLES:
-        prompt = getattr(task.options, f"{role}_prompt")
-        prompts[role] = embedder.prompt_of_role(modules, role, prompt, False)
-    modules = modules._replace(prompts=prompts)
-    task = dataclasses.replace(
-        task,
-        lower_case=modules.lower_case,
-        similarity=modules.similarity,
-        query_prompt=prompts["query"],
-        document_prompt=prompts["document"],
-        query_length=modules.query_length,
-        document_length=modules.document_length,
-        expansion=modules.tokens.expansion,
-        pooling=modules.tokens.pooling,
-    )
-    model = model.clone(**fields_of(modules, loaded.tokenizer))
-    source = loaded.source._replace(usage=usage._replace(modules=Read(modules)))
-    return task, loaded._replace(model=model, source=source)
 
 
 def in_training(task: LateInteractionTask, loaded: LoadedModel, max_length: int) -> LoadedModel:

@@ -10,7 +10,7 @@ from typing import Any
 
 from bertjax.base.checked import Checked, Count, Positive, read_fields
 from bertjax.base.files import brief, listed, naming_read_errors
-from bertjax.inference.late_interaction import following
+from bertjax.inference.embedder import following
 from bertjax.tasks import Task
 from bertjax.tasks.classification import (
     ChoiceTask,

@@ -24,7 +24,8 @@ from bertjax.data.metadata import Metadata, row_sources
 from bertjax.data.preparation.workers import available_cores
 from bertjax.devices import hosts
 from bertjax.devices.compilation import bits_settings
-from bertjax.inference.late_interaction import following, in_training
+from bertjax.inference.embedder import following
+from bertjax.inference.late_interaction import in_training
 from bertjax.inference.retrieval import Collection, beir_collection
 from bertjax.inference.saved_task import check_class_ids, with_task
 from bertjax.model import HEADS
