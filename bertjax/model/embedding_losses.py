@@ -219,10 +219,7 @@ def distilled_sums(
         anchors = x[..., :1, :]
         others = x[..., 1:, :]
         student = jnp.sum(anchors * others, axis=-1)  # [B, K/C, C - 1]
-        if temperature is None:
-            values = losses.margin_loss(student, teacher)
-        else:
-            values = losses.soft_targets_loss(student, teacher, temperature)
+        values = losses.scores_loss(student, teacher, temperature)
         total += jnp.sum(values * weights)
     return {"loss": (total, jnp.sum(weights))}
 

@@ -235,11 +235,7 @@ def distilled_sums(
     score = functools.partial(maxsim_of_query, mean=mean)
     of_examples = jax.vmap(jax.vmap(score))
     student = of_examples(texts[:, :, 0], masks[:, :, 0], texts[:, :, 1:], masks[:, :, 1:])
-    teacher = batch["labels"]
-    if temperature is None:
-        values = losses.margin_loss(student, teacher)
-    else:
-        values = losses.soft_targets_loss(student, teacher, temperature)
+    values = losses.scores_loss(student, batch["labels"], temperature)
     return {"loss": (jnp.sum(values * weights), jnp.sum(weights))}
 
 

@@ -79,6 +79,16 @@ def margin_loss(student: jax.Array, teacher: jax.Array) -> jax.Array:
     return jnp.square(errors_of_differences).mean(-1)
 
 
+def scores_loss(student: jax.Array, teacher: jax.Array, temperature: float | None) -> jax.Array:
+    """Computes `soft_targets_loss` of scores [..., C], or without a temperature, `margin_loss`."""
+    if temperature is None:
+        return margin_loss(student, teacher)
+    # Only differences of scores count, of which large scores would leave few digits.
+    student -= student[..., :1]
+    teacher -= teacher[..., :1]
+    return soft_targets_loss(student, teacher, temperature)
+
+
 def cosine_loss(student: jax.Array, teacher: jax.Array) -> jax.Array:
     """Computes 1 - the cosine of vectors [..., D] in float32 (Sanh et al. 2019); returns [...]."""
     x = student.astype(jnp.float32)
