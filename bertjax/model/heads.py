@@ -237,7 +237,7 @@ class BertForSparseEmbedding(BertForMaskedLM):
             queries = inside & (rows.token_type_ids > 0)[:, None]
             firsts = rows.sequence_starts[..., None]
             lasts = firsts + inside.sum(-1, keepdims=True) - 1
-            places = jnp.arange(inside.shape[-1])
+            places = jnp.arange(inside.shape[-1])[None, None]
             words = queries & (places > firsts) & (places < lasts)
             static = static_weights(rows.input_ids, words, self.query_weights)
             weights = jnp.where(queries.any(-1, keepdims=True), static, weights)

@@ -14,7 +14,11 @@ from tests.lines import json_lines
 from tests.rows import short_run
 from tests.steps import after_each_step, run_until
 
-SETTINGS = {"sparse": {}, "colbert": {"vector_size": 16, "query_length": 20}}
+RUNS = {
+    "sparse": ("sparse", {}),
+    "static": ("sparse", {"queries": "static"}),
+    "colbert": ("colbert", {"vector_size": 16, "query_length": 20}),
+}
 STEPS = 6
 
 pytestmark = [
@@ -24,14 +28,15 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=["sparse", "colbert"])
+@pytest.fixture(scope="module", params=[*RUNS])
 def config(request, one_layer, tmp_path_factory, sentences):
     rows = []
     for text, other in zip(sentences[:40], sentences[40:80], strict=True):
         reverse = " ".join(text.split()[::-1])
         rows.append({"anchor": text, "positive": reverse, "negative": other})
     folder = tmp_path_factory.mktemp(request.param)
-    config = short_run(request.param, one_layer, rows, folder, **SETTINGS[request.param])
+    task, settings = RUNS[request.param]
+    config = short_run(task, one_layer, rows, folder, **settings)
     return finetune_config(config, batch_size=20)
 
 
