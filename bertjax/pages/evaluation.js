@@ -262,7 +262,7 @@ function commandOf(command) {
   grid.append(leaks);
   for (const rows of Object.values(classes)) {
     const kind = runs.flatMap((run) => run.splits).map((split) => split.class_kind).find(Boolean) || "label";
-    grid.append(classScores(rows, kind, "Of the examples of all folds together, each predicted by the model that was not trained on it. "));
+    grid.append(classScores(rows, kind, "Of the examples of all folds together, each predicted by the model that was not trained on it; AUROC compares examples of the same fold. "));
   }
   if (errors && errors.count) grid.append(labelErrors(errors));
   return [element("h2", {}, "Cross-validation"), element("p", {}, "Each fold is predicted by a model that was trained on the others, and the exported model is trained on all examples. The mean over the folds estimates its score, a little too low, because their models have seen fewer examples. Scores of labels and slices are no means: they are of the examples of all folds together."), ...paragraphs(verdict), grid, ...slicesOf(slices)];
