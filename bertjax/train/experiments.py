@@ -549,8 +549,8 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
             BASELINES: mean_baselines(of_folds),
             "choices": [
                 f"These scores are means over {config.folds} folds, predicted by models of the "
-                "others. Scores of labels and slices are of the examples of all folds together; AUROC "
-                "compares examples of the same fold."
+                "others. Scores of labels and slices are of the examples of all folds together; "
+                "AUROC compares examples of the same fold."
             ],
             BY_CLASS: class_scores({"dev": report}, {"dev": held_out}),
             "slices": {"dev": slices_of(pooled, task.best_metric)},
