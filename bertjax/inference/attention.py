@@ -60,13 +60,16 @@ def attention_of(model: Pretrained, text: str, pair: str | None = None) -> Atten
         output_attentions=True,
         output_hidden_states=True,
     )
+    logits = None
+    if model.head == CLASSIFIER:
+        (logits,) = outputs["logits"]
     return Attention(
         ids=ids,
         types=types,
         tokens=readable_tokens(model.loaded, ids),
         probabilities=outputs["attentions"][:, 0],
         hidden_states=outputs["hidden_states"][:, 0],
-        logits=outputs["logits"][0] if model.head == CLASSIFIER else None,
+        logits=logits,
     )
 
 
@@ -83,14 +86,17 @@ def contacts_of(model: Pretrained, text: str) -> np.ndarray:
     head = model.params["bert"].get("contact_head")
     if head is None:
         raise ValueError("The model has no head for contacts (contact_head=False): use an ESM.")
+    kernel = np.asarray(head["kernel"])[:, 0]  # [layers * heads]
+    bias = np.asarray(head["bias"])
     probabilities = attention_of(model, text).probabilities[..., 1:-1, 1:-1]
     by_head = probabilities.reshape(-1, *probabilities.shape[2:])
-    symmetric = by_head + by_head.swapaxes(1, 2)
+    symmetric = by_head + by_head.swapaxes(1, 2)  # [layers * heads, R, R]
     rows = symmetric.sum(2, keepdims=True)
     columns = symmetric.sum(1, keepdims=True)
-    corrected = symmetric - rows * columns / symmetric.sum((1, 2), keepdims=True)
-    logits = np.tensordot(np.asarray(head["kernel"])[:, 0], corrected, axes=1)
-    return 1.0 / (1.0 + np.exp(-logits - np.asarray(head["bias"])))
+    total = symmetric.sum((1, 2), keepdims=True)
+    corrected = symmetric - rows * columns / total
+    logits = np.tensordot(kernel, corrected, axes=1)
+    return 1.0 / (1.0 + np.exp(-logits - bias))
 
 
 def attention_data(model: Pretrained, text: str, pair: str | None = None) -> dict[str, Any]:
@@ -122,22 +128,25 @@ def packed(attention: np.ndarray) -> dict[str, Any]:
     in 8 bits; probabilities below t, which is 0 unless the page would be too large, as 0.
     """
     if 2 * attention.size <= TRIED_BYTES:
-        text = _compressed(np.round(attention * LEVELS_16).astype("<u2"))
+        levels = np.round(attention * LEVELS_16)
+        text = _compressed(levels.astype("<u2"))
         if len(text) <= MAX_ATTENTION_BYTES:
             return {"levels": LEVELS_16, "power": 1, "threshold": 0.0, "gzip": text}
     # Most probabilities of a long text are small. Their square roots are not.
-    values = np.round(np.sqrt(attention) * LEVELS_8).astype(np.uint8)
+    levels = np.round(np.sqrt(attention) * LEVELS_8)
+    values = levels.astype(np.uint8)
     heads = values.reshape(-1, *values.shape[2:])
     smallest = _smallest(heads)
     while True:
         values[values < smallest] = 0
         text = _compressed(values)
         if len(text) <= MAX_ATTENTION_BYTES:
-            threshold = 0.0
-            if smallest > 1:
-                threshold = ((smallest - 0.5) / LEVELS_8) ** 2
-            return {"levels": LEVELS_8, "power": 2, "threshold": threshold, "gzip": text}
+            break
         smallest += 1
+    threshold = 0.0
+    if smallest > 1:
+        threshold = ((smallest - 0.5) / LEVELS_8) ** 2
+    return {"levels": LEVELS_8, "power": 2, "threshold": threshold, "gzip": text}
 
 
 def _smallest(values: np.ndarray) -> int:
@@ -174,16 +183,18 @@ def _prediction(
     """Returns the prediction of a fine-tuned head; None without one, or for text it cannot read."""
     if not set(model.absent).isdisjoint(model.model.parts):
         return None
+    texts: Any = text
+    head = "token_classification"
+    if pair is not None:
+        texts = (text, pair)
+        head = "question_answering"
     if shown.logits is not None:
         example = Example(id="", where="")
         prediction = model.task.predict(example, (), [{"logits": shown.logits}])
-    elif model.head == ("token_classification" if pair is None else "question_answering"):
-        if model.loaded.tokenizer.mask_token_id in shown.ids:
-            return None
-        texts = text if pair is None else (text, pair)
-        (prediction,) = model.predict([texts], max_length=model.config.max_length)
-    else:
+    elif model.head != head or model.loaded.tokenizer.mask_token_id in shown.ids:
         return None
+    else:
+        (prediction,) = model.predict([texts], max_length=model.config.max_length)
     return {key: prediction[key] for key in SHOWN_KEYS if key in prediction}
 
 
@@ -219,20 +230,25 @@ def attention_figure(
     Raises ImportError without matplotlib, and ValueError for an unknown layer, head or plot.
     """
     check("plot", plot, Literal["matrix", "lines"])
-    num_layers, num_heads = probabilities.shape[:2]
+    num_layers, num_heads, *_ = probabilities.shape
     layers = _chosen("layer", layer, num_layers)
     heads = _chosen("head", head, num_heads)
-    draw: Callable[..., None] = _draw_matrix if plot == "matrix" else _draw_lines
+    draw: Callable[..., None] = _draw_matrix
+    if plot == "lines":
+        draw = _draw_lines
     figure_class = _matplotlib().figure.Figure
     with _matplotlib().rc_context(STYLE):
-        if len(layers) * len(heads) == 1:
+        if len(layers) == len(heads) == 1:
+            (layer_index,) = layers
+            (head_index,) = heads
             figure = figure_class(figsize=_size(len(tokens), plot), layout="constrained")
             axes = figure.add_subplot()
-            axes.set_title(f"layer {layers[0] + 1}, head {heads[0] + 1}")
-            draw(axes, probabilities[layers[0], heads[0]], tokens)
+            axes.set_title(f"layer {layer_index + 1}, head {head_index + 1}")
+            draw(axes, probabilities[layer_index, head_index], tokens)
             return figure
-        size = (0.4 + SMALL * len(heads), 0.4 + SMALL * len(layers))
-        figure = figure_class(figsize=size, layout="constrained")
+        width = 0.4 + SMALL * len(heads)
+        height = 0.4 + SMALL * len(layers)
+        figure = figure_class(figsize=(width, height), layout="constrained")
         grid = figure.subplots(len(layers), len(heads), squeeze=False)
         for row, layer_index in enumerate(layers):
             grid[row, 0].set_ylabel(f"layer {layer_index + 1}", fontsize=7)

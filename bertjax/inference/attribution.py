@@ -192,8 +192,10 @@ class Attributor:
             "attention_mask": places < count,
         }
         kept = np.isin(ids, _specials(tokenizer)) | (places >= count)
-        is_mask = self.baseline == "mask"
-        replacing = tokenizer.mask_token_id if is_mask else tokenizer.pad_token_id
+        replacing = tokenizer.pad_token_id
+        if self.baseline == "mask":
+            replacing = tokenizer.mask_token_id
+        baseline = np.where(kept, ids, replacing)
         if len(weights) > 1:  # of tokens
             weights = np.pad(weights, ((0, length - count), (0, 0)))
         nodes, shares = np.polynomial.legendre.leggauss(self.steps)
@@ -201,19 +203,22 @@ class Attributor:
         alphas = [*(1 + nodes) / 2, 0, 1]
         shares = [*shares / 2, 0, 0]
         points = np.array([alphas, shares], np.float32)
+        size = len(alphas)
         budget = token_budget(length, None, share=BUDGET_SHARE)
-        chunks = -(-points.shape[1] * length // max(budget, length))
-        padding = -points.shape[1] % chunks
-        points = np.pad(points, ((0, 0), (padding, 0))).reshape(2, chunks, -1)
+        chunks = -(-size * length // max(budget, length))
+        padding = -size % chunks
+        points = np.pad(points, ((0, 0), (padding, 0)))
+        points = points.reshape(2, chunks, -1)
         program: Any = _program
         values, outputs = program(model)(
             self.params,
             row,
-            np.where(kept, ids, replacing),
+            baseline,
             weights.astype(np.float32),
             *points,
         )
-        return np.asarray(values)[:count], np.asarray(outputs).reshape(-1)[-2:]
+        of_points = np.asarray(outputs).reshape(-1)
+        return np.asarray(values)[:count], of_points[-2:]
 
 
 class Target(NamedTuple):
@@ -314,21 +319,25 @@ def _words_of(task: Task, example: Example, tokenizer: Tokenizer) -> _Words:
     if isinstance(task, TagTask):
         texts = [[f"{word} " for word in example.words]]
     else:
-        first = getattr(task, "prompt", "") + example.text
-        texts = [_split(text) for text in (first, example.pair) if text is not None]
+        texts = [_split(getattr(task, "prompt", "") + example.text)]
+        if example.pair is not None:
+            texts.append(_split(example.pair))
+    special = _specials(tokenizer)
     words = []
     ids_of_texts = []
     numbers = []
     for of_text in texts:
         ids, offsets = tokenizer.encode_with_offsets("".join(of_text))
         ends = np.cumsum([len(word) for word in of_text])
+        word_of_token = np.searchsorted(ends, offsets[:, 0], "right")
         ids_of_texts.append(ids)
-        numbers.append(len(words) + np.searchsorted(ends, offsets[:, 0], "right"))
+        numbers.append(len(words) + word_of_token)
         words += of_text
     sequence, _ = tokenizer.join(*ids_of_texts)
-    of_sequence = np.full(len(sequence), -1)
     # In the text of a user, no token is a special one.
-    of_sequence[~np.isin(sequence, _specials(tokenizer))] = np.concatenate(numbers)
+    is_of_text = ~np.isin(sequence, special)
+    of_sequence = np.full(len(sequence), -1)
+    of_sequence[is_of_text] = np.concatenate(numbers)
     return _Words(words, len(texts[0]), sequence, of_sequence)
 
 

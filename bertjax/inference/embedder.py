@@ -181,7 +181,10 @@ class Embedder(Encoder):
         truncate_dim: int | None = None,
         prompt: str | None = None,
     ):
-        for mode in pooling.split("+") if isinstance(pooling, str) else [pooling]:
+        modes: Sequence[Any] = [pooling]
+        if isinstance(pooling, str):
+            modes = pooling.split("+")
+        for mode in modes:
             check("pooling", mode, Pooling | None)
         check("normalize", normalize, bool | None)
         check("truncate_dim", truncate_dim, int | None)
@@ -296,7 +299,9 @@ class Cut(NamedTuple):
 
     def __call__(self, model: BertWithHead, outputs: dict[str, Any]) -> jax.Array:
         vectors = outputs["sentence_embedding"][..., : self.size]
-        return unit(vectors) if self.normalize else vectors
+        if self.normalize:
+            return unit(vectors)
+        return vectors
 
 
 def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[Task, LoadedModel]:

@@ -119,12 +119,13 @@ class TokenEmbedder(Encoder):
             rows = [self._expansion.filled(row, self._tokenizer) for row in rows]
         vectors: list[Any] = [None] * len(texts)
         for piece, outputs in self._outputs(rows, firsts):
-            of_tokens = np.asarray(outputs["token_vectors"])
+            token_vectors = np.asarray(outputs["token_vectors"])  # [B, L, D]
             is_scored = np.asarray(outputs["is_scored"])
             for text, (row, _, start) in piece.placements.items():
-                places = slice(start, start + len(rows[text]))
-                kept = of_tokens[row, places][is_scored[row, places]]
-                vectors[text] = self._pooled(kept)
+                end = start + len(rows[text])
+                of_text = token_vectors[row, start:end]
+                scored = of_text[is_scored[row, start:end]]
+                vectors[text] = self._pooled(scored)
         return vectors
 
     def partial(self, path: Path) -> "PartialTokens":
@@ -253,23 +254,28 @@ def search(
     """
     places = file.places()
     k = min(k, len(places))
-    scores = np.empty((len(queries), k), np.float32)
-    indices = np.empty((len(queries), k), np.int32)
-    longest = max((len(query) for query in queries), default=1)
-    length = max(-(-longest // STEP) * STEP, STEP)
-    size = max(1, QUERY_TOKENS // length)
-    for first in range(0, len(queries), size):
+    count = len(queries)
+    scores = np.empty((count, k), np.float32)
+    indices = np.empty((count, k), np.int32)
+    lengths_of_queries = [max(len(query), 1) for query in queries]
+    longest = max(lengths_of_queries, default=1)
+    length = -(-longest // STEP) * STEP
+    size = max(1, QUERY_TOKENS // length)  # queries in a block
+    for first in range(0, count, size):
         rows = slice(first, first + size)
         padded, _ = _padded(queries[rows], length, size)
-        best = jnp.full((size, k), -jnp.inf), jnp.full((size, k), -1, jnp.int32)
+        best_scores = jnp.full((size, k), -jnp.inf)
+        best = best_scores, jnp.full((size, k), -1, jnp.int32)
         for start, block, lengths in _blocks(file, places):
             best = _merged(padded, block, lengths, best, start)
             best = jax.block_until_ready(best)  # else all blocks that wait would be in memory
-        count = len(scores[rows])
-        scores[rows], indices[rows] = (np.asarray(x)[:count] for x in best)
+        best_scores, best_indices = map(np.asarray, best)
+        filled = min(size, count - first)  # the last block has rows without a query
+        scores[rows] = best_scores[:filled]
+        indices[rows] = best_indices[:filled]
     if mean:
-        counts = [max(len(query), 1) for query in queries]
-        scores /= np.array(counts, np.float32)[:, None]
+        divisors = np.array(lengths_of_queries, np.float32)
+        scores /= divisors[:, None]
     refuse_infinite(scores)
     return scores, indices
 
@@ -293,15 +299,17 @@ def _blocks(file: TokenFile, places: np.ndarray):
     start = 0
     while start < len(places):
         # As many texts as fit if all are as long as the longest of them.
-        longest = np.maximum.accumulate(counts[start : start + PASSAGE_TOKENS // STEP])
+        following = counts[start : start + PASSAGE_TOKENS // STEP]
+        longest = np.maximum.accumulate(following)
         padded = np.maximum(-(-longest // STEP) * STEP, STEP)
-        fitting = int(np.sum(padded * np.arange(1, len(padded) + 1) <= PASSAGE_TOKENS))
-        end = start + max(fitting, 1)
-        length = int(padded[end - start - 1])
+        sizes = padded * np.arange(1, len(padded) + 1)
+        fitting = max(int(np.sum(sizes <= PASSAGE_TOKENS)), 1)
+        length = int(padded[fitting - 1])
+        end = start + fitting
         vectors = file.vectors()
         texts = [vectors[first:last] for first, last in places[start:end]]
         block, lengths = _padded(texts, length, max(PASSAGE_TOKENS // length, 1))
-        lengths[end - start :] = -1
+        lengths[fitting:] = -1
         yield start, block, lengths
         start = end
 

@@ -76,20 +76,26 @@ def word_probabilities(
     count = rows.shape[1]
     width = positions.shape[1]
     length = length_bucket(count, loaded.config.max_length)
-    smallest = 8 if len(rows) == 1 else 1
+    smallest = 1
+    if len(rows) == 1:
+        smallest = 8
     padded_width = length_bucket(width, length, smallest=smallest)
     if loaded.config.is_decoder:
         positions = np.maximum(positions - 1, 0)
-    padding = ((0, 0), (0, length - count))
+    ids = rows.astype(np.int32)
+    places = positions.astype(np.int32)
+    behind = ((0, 0), (0, length - count))
+    behind_places = ((0, 0), (0, padded_width - width))
     token_types = pad_to(types, length, 0)
     batch = {
-        "input_ids": np.pad(rows.astype(np.int32), padding, constant_values=tokenizer.pad_token_id),
+        "input_ids": np.pad(ids, behind, constant_values=tokenizer.pad_token_id),
         "token_type_ids": np.broadcast_to(token_types, (len(rows), length)),
-        "attention_mask": np.pad(np.ones_like(rows), padding),
-        "masked_positions": np.pad(positions.astype(np.int32), ((0, 0), (0, padded_width - width))),
+        "attention_mask": np.pad(np.ones_like(rows), behind),
+        "masked_positions": np.pad(places, behind_places),
     }
     program = compiled_program(for_inference(loaded.model), read_masked_lm)
-    for used, logits in in_pieces(program, loaded.params, batch, token_budget(length, None)):
+    budget = token_budget(length, None)
+    for used, logits in in_pieces(program, loaded.params, batch, budget):
         # If the vocabulary is padded for the device, some logits belong to ids without a token.
         logits = logits[:used, :width, : tokenizer.vocab_size]
         yield from np.asarray(jax.nn.softmax(logits))
@@ -214,9 +220,8 @@ def expected_words(
         np.put_along_axis(rows, places, tokenizer.mask_token_id, axis=1)
     words: dict[str, Any] = {}
     by_row = word_probabilities(masked_lm, rows, types, places)
-    for position, distribution in zip(
-        positions, itertools.chain.from_iterable(by_row), strict=True
-    ):
+    distributions = itertools.chain.from_iterable(by_row)
+    for position, distribution in zip(positions, distributions, strict=True):
         words[str(position)] = entry = {"top": []}
         for i in most_probable(distribution, top_k):
             word = tokenizer.readable(tokenizer.tokens[i])
@@ -231,11 +236,13 @@ def expected_words(
 def _operations(loaded: LoadedModel, length: int) -> float:
     """Estimates the floating-point operations for a text of `length` tokens with one masked."""
     config = loaded.config
-    matrices = 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
+    hidden = config.hidden_size
+    matrices = 4 * hidden**2 + 2 * hidden * config.intermediate_size
     # A softmax takes about as long as 30 operations of a matrix product per value.
-    attention = length * (4 * config.hidden_size + 30 * config.num_attention_heads)
-    head = 2 * config.hidden_size * config.vocab_size
-    return config.num_hidden_layers * length * (2 * matrices + attention) + head
+    attention = length * (4 * hidden + 30 * config.num_attention_heads)
+    head = 2 * hidden * config.vocab_size
+    layer = length * (2 * matrices + attention)
+    return config.num_hidden_layers * layer + head
 
 
 def _rounded(probability: Any) -> float:

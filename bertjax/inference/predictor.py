@@ -321,7 +321,9 @@ def packed_pieces(
     A feature is an encoded sequence, or an example of multiple choice of `num_choices` sequences,
     of at most `limit` tokens. A piece has at most `batch_size` rows on each of `devices` devices.
     """
-    labels = Labels("choice" if num_choices > 1 else "classes", num_choices=num_choices)
+    labels = Labels("classes")
+    if num_choices > 1:
+        labels = Labels("choice", num_choices=num_choices)
     unlabelled = [feature._replace(labels=None) for feature in features]
     sizes = np.array([len(feature.input_ids) for feature in features], int)
     shared = min(SHORTEST_ROW, length_bucket(int(sizes.sum()), limit, smallest=SMALLEST_ROW))
@@ -334,10 +336,12 @@ def packed_pieces(
         members = [*waiting, *np.flatnonzero(lengths == length).tolist()]
         shape = row_shape(length, num_choices, ())
         counts_of_sequences = [num_choices] * len(members)
-        packed = pack(sizes[members].tolist(), length, shape.max_sequences, counts_of_sequences)
-        rows = [[members[item] for item in row] for row in packed]
+        rows = []
+        for row in pack(sizes[members].tolist(), length, shape.max_sequences, counts_of_sequences):
+            rows.append([members[item] for item in row])
         rows.sort(key=lambda row: -int(sizes[row].sum()))
-        counts = piece_sizes(len(rows), length, token_budget(length, batch_size), devices)
+        budget = token_budget(length, batch_size)
+        counts = piece_sizes(len(rows), length, budget, devices)
         if length != chosen[-1]:
             # Only pieces of the first size, all of whose rows are used.
             counts = counts[:1] * (len(rows) // counts[0])
@@ -349,7 +353,7 @@ def packed_pieces(
             inputs = {key: batch[key] for key in MODEL_INPUTS}
             yield Piece(inputs, placements)
             start += len(taken)
-        waiting = [item for row in rows[start:] for item in row]
+        waiting = [*itertools.chain.from_iterable(rows[start:])]
 
 
 def token_budget(length: int, batch_size: int | None, share: int = 1) -> int:
@@ -416,7 +420,9 @@ def row_lengths(lengths: Sequence[int], limit: int, *, smallest: int, compiling:
     best = np.zeros(count + 1)
     start = np.zeros(count + 1, int)
     for j, length in enumerate(candidates.tolist(), start=1):
-        penalty = 0 if length in coarse else compiling
+        penalty = compiling
+        if length in coarse:
+            penalty = 0
         rows = below[j] - below[:j]
         cost_of_rows = np.where(rows > 0, rows * length + penalty, 0)
         costs = best[:j] + cost_of_rows
@@ -515,9 +521,11 @@ def model_outputs(
                 cut[axis] = slice(length)
             pieces.setdefault(key, []).append(np.asarray(values)[tuple(cut)])
     whole = {}
-    for key, (first, *others) in pieces.items():
+    for key, parts in pieces.items():
         row_axis, *_ = axes.get(key, (0, 1))
-        whole[key] = np.concatenate([first, *others], row_axis) if others else first
+        whole[key] = parts[0]
+        if len(parts) > 1:
+            whole[key] = np.concatenate(parts, row_axis)
     return whole
 
 
@@ -573,7 +581,9 @@ def _keys(path: tuple[Any, ...]) -> list[str]:
 def _turned(keys: list[str], kernel: jax.Array, *, outputs_first: bool) -> jax.Array:
     """Moves the output axes of a kernel [*K, *N] to the front, or back."""
     two_inputs = keys[-3:-1] == ["attention", "output"]  # the others have one
-    split = -1 if two_inputs == outputs_first else 1
+    split = 1
+    if two_inputs == outputs_first:
+        split = -1
     first = kernel.shape[:split]
     second = kernel.shape[split:]
     matrix = kernel.reshape(math.prod(first), -1)
@@ -601,9 +611,12 @@ def for_inference(model: BertWithHead) -> BertWithHead:
     On CPUs, long rows are computed one attention head at a time.
     """
     layers = model.config.num_hidden_layers
+    kernel = model.attention_kernel
+    if jax.default_backend() == "cpu":
+        kernel = BY_HEAD
     return model.clone(
         unroll=choose_unroll(None, "none", layers, one_device()),
-        attention_kernel=BY_HEAD if jax.default_backend() == "cpu" else model.attention_kernel,
+        attention_kernel=kernel,
     )
 
 

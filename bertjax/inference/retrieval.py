@@ -149,7 +149,9 @@ def _id_column(table: Table, usual: set[str], id_column: str | None) -> str:
     known = [name for name in table.columns if plain(name) in usual]
     if len(known) == 1:
         return known[0]
-    count = "several columns" if known else "no column"
+    count = "no column"
+    if known:
+        count = "several columns"
     raise ValueError(
         f"{table.path} has {count} of ids (columns: {brief(', '.join(table.columns))}): name the "
         "one to which the judgements refer _id, or give it as --id_column."
@@ -179,7 +181,10 @@ def read_judgements(path: Path) -> Judgements:
     """
     gains: Judgements = {}
     for number, line in read_lines(path):
-        fields = line.split("\t") if "\t" in line else line.split()
+        separator = None  # any white space
+        if "\t" in line:
+            separator = "\t"
+        fields = line.split(separator)
         if not fields or (number == 1 and _is_header(fields)):
             continue
         judgement = _judgement(fields)
@@ -285,7 +290,8 @@ class DenseIndex(Index):
             # Mapped anew, so that the pages that were read no longer count as memory in use.
             passages = np.load(self._path, mmap_mode="r")[list(rows)]
             if self._cosine:
-                query, passages = np.asarray(unit(query)), np.asarray(unit(passages))
+                query = np.asarray(unit(query))
+                passages = np.asarray(unit(passages))
             scores.append(passages @ query)
         return scores
 
@@ -383,7 +389,10 @@ def embedders(
     """
     encoders = {}
     for role in ROLES:
-        length = max_length[role] if isinstance(max_length, Mapping) else max_length
+        if isinstance(max_length, Mapping):
+            length = max_length[role]
+        else:
+            length = max_length
         encoders[role] = kind(loaded, prompt=role, max_length=length, **options)
     return encoders
 

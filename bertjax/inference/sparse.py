@@ -3,6 +3,7 @@
 Array shapes: V words of the vocabulary, N queries, P passages.
 """
 
+import itertools
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -115,22 +116,26 @@ class SparseEmbedder(Encoder):
         return weights
 
     def _of_words(self, rows: Sequence[Sequence[int]], static: np.ndarray) -> Weights:
-        words = [np.unique(np.array(row[1:-1], np.int32)) for row in rows]
-        words = [ids[static[ids] != 0] for ids in words]
+        words = []  # of each text: the ids with a weight, once each
+        for row in rows:
+            ids = np.unique(np.array(row[1:-1], np.int32))
+            words.append(ids[static[ids] != 0])
         bounds = np.cumsum([0, *map(len, words)])
         ids = np.concatenate([np.zeros(0, np.int32), *words])
+        weights = static[ids].astype(np.float32)
         shape = (len(rows), self.size)
-        return sparse.csr_array((static[ids].astype(np.float32), ids, bounds), shape)
+        return sparse.csr_array((weights, ids, bounds), shape)
 
     def _of_model(self, rows: Sequence[Sequence[int]]) -> Weights:
         parts = [sparse.csr_array((0, self.size), dtype=np.float32)]
         order: list[int] = []
         for piece, outputs in self._outputs(rows):
-            dense = np.asarray(outputs["sentence_embedding"])
-            places = [(place.row, place.slot) for place in piece.placements.values()]
-            of_rows, slots = zip(*places, strict=True)
-            parts.append(sparse.csr_array(dense[list(of_rows), list(slots)]))
-            order.extend(piece.placements)
+            dense = np.asarray(outputs["sentence_embedding"])  # [B, K, V]
+            placements = piece.placements
+            batch_rows = [place.row for place in placements.values()]
+            slots = [place.slot for place in placements.values()]
+            parts.append(sparse.csr_array(dense[batch_rows, slots]))
+            order.extend(placements)
         weights: Weights = sparse.vstack(parts, "csr")
         return weights[np.argsort(order)]
 
@@ -182,11 +187,11 @@ def _write_lines(weights: PartialWeights, output: Path, tokens: Sequence[str], s
     with output.open("x", encoding="utf-8") as file:
         for part in map(sparse.load_npz, weights.files()):
             for start, end in zip(part.indptr[:-1], part.indptr[1:], strict=True):
+                ids = part.indices[start:end]
                 values = part.data[start:end]
-                order = np.argsort(-values, kind="stable")
                 line = {}
-                for place in order.tolist():
-                    line[names[part.indices[start + place]]] = float(values[place])
+                for place in np.argsort(-values, kind="stable"):
+                    line[names[ids[place]]] = float(values[place])
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
@@ -213,15 +218,18 @@ class SparseIndex:
     def add(self, rows: np.ndarray, texts: Sequence[str]) -> None:
         """Writes the weights of passages, in files that are named by the first of their places."""
         for start in range(0, len(texts), PASSAGES):
-            places = np.asarray(rows[start : start + PASSAGES])
-            weights = self._weights("document", texts[start : start + PASSAGES])
+            block = slice(start, start + PASSAGES)
+            places = np.asarray(rows[block])
+            weights = self._weights("document", texts[block])
             name = self._folder / f"{places[0]:012}.npz"
             sparse.save_npz(name, weights.T.tocsr(), compressed=False)
             np.save(name.with_suffix(".npy"), places)
 
     def _weights(self, role: str, texts: Sequence[str]) -> Weights:
         weights = self._embed[role](texts)
-        return normalized(weights) if self._cosine else weights
+        if self._cosine:
+            return normalized(weights)
+        return weights
 
     def _blocks(self) -> Iterator[tuple[Weights, np.ndarray]]:
         """Yields (transposed weights [V, n], places [n]) of the passages in each file."""
@@ -244,17 +252,19 @@ class SparseIndex:
         """Reads all blocks, since a passage may be in any of them."""
         weights = self._weights("query", queries)
         lengths = [len(of_query) for of_query in places]
-        rows = np.repeat(np.arange(len(queries)), lengths)
-        wanted = np.array([place for of_query in places for place in of_query], int)
+        numbers = np.repeat(np.arange(len(queries)), lengths)
+        wanted = np.array([*itertools.chain.from_iterable(places)], int)
         values = np.zeros(len(wanted), np.float32)
-        column = np.empty(self._count, int)
-        for block, of_block in self._blocks():
+        column = np.empty(self._count, int)  # of each passage, in a block; -1: in another block
+        for block, block_places in self._blocks():
             column[:] = -1
-            column[of_block] = np.arange(len(of_block))
-            present = np.flatnonzero(column[wanted] >= 0)
-            products = (weights @ block).toarray()
-            values[present] = products[rows[present], column[wanted[present]]]
-        return np.split(values, np.cumsum(lengths)[:-1])
+            column[block_places] = np.arange(len(block_places))
+            columns = column[wanted]
+            present = np.flatnonzero(columns >= 0)
+            products = (weights @ block).toarray()  # [N, n]
+            values[present] = products[numbers[present], columns[present]]
+        ends = np.cumsum(lengths)
+        return np.split(values, ends[:-1])
 
 
 def search_blocks(
@@ -265,19 +275,23 @@ def search_blocks(
     `blocks` yields (transposed weights [V, n], places int [n]); there must be `k` passages. Of
     equal scores, the lower place comes first.
     """
+    smallest = np.iinfo(np.int64).min  # the key of no passage
     count = queries.shape[0]
-    best = np.full((count, k), np.iinfo(np.int64).min)
-    lowest = np.full(count, -np.inf, np.float32)
+    best = np.full((count, k), smallest)  # keys
+    lowest = np.full(count, -np.inf, np.float32)  # the lowest of the best scores
     for block, places in blocks:
-        scores = (queries @ block).toarray()
-        # Not `<`, which is false for NaN.
-        found = np.flatnonzero(~(scores.max(axis=1) < lowest))
-        keys = np.concatenate([best[found], _keys(scores[found], places)], axis=1)
-        best[found] = np.partition(keys, -k, axis=1)[:, -k:]
-        if best[found].min(initial=0) > np.iinfo(np.int64).min:
-            lowest[found] = _scores_of(best[found].min(axis=1))
+        scores = (queries @ block).toarray()  # [N, n]
+        highest = scores.max(axis=1)
+        rows = np.flatnonzero(~(highest < lowest))  # not `>=`, which is false for NaN
+        new = _keys(scores[rows], places)
+        keys = np.concatenate([best[rows], new], axis=1)
+        kept = np.partition(keys, -k, axis=1)[:, -k:]
+        best[rows] = kept
+        if kept.min(initial=0) > smallest:
+            lowest[rows] = _scores_of(kept.min(axis=1))
     best = np.sort(best, axis=1)[:, ::-1]
-    return _scores_of(best), (_LAST - (best & _LAST)).astype(np.int32)
+    places = _LAST - (best & _LAST)
+    return _scores_of(best), places.astype(np.int32)
 
 
 _LAST = (1 << 32) - 1

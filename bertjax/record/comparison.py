@@ -89,16 +89,20 @@ def compare_files(
     others = _by_id(second, _lines(second), ids)
     _check_ids(first, lines, second, others)
     description = read_json_or_empty(first.resolve().parent.parent / MODEL / "task.json")
-    task = _task_of(name or description.get("task", ""), [*lines.values(), *others.values()])
+    name = name or description.get("task", "")
+    task = _task_of(name, [*lines.values(), *others.values()])
     if gold is None:
         examples = _written_examples(task, lines, first)
     else:
         from bertjax.inference.evaluation import from_file  # imports jax
 
         _, of_gold, _ = from_file(task, gold, Columns(), None, description)
-        examples = _by_id(gold, [(example.id, example) for example in of_gold], ids)
+        labelled = [(example.id, example) for example in of_gold]
+        examples = _by_id(gold, labelled, ids)
         _check_ids(first, lines, gold, examples)
-    lacking = {*group_columns}.difference(*(example.row for example in examples.values()))
+    lacking = {*group_columns}
+    for example in examples.values():
+        lacking.difference_update(example.row)
     if lacking:
         raise ValueError(
             f"--group_column {brief(', '.join(lacking), 60)}: no row that was predicted has it: "
@@ -106,25 +110,32 @@ def compare_files(
         )
     source = Dataset(name=str(first), files={}, rows={}, group_columns=group_columns)
     task = dataclasses.replace(task, source=source)
-    usable = [id for id in examples if "error" not in lines[id] and "error" not in others[id]]
-    scored = []
-    for predictions in (lines, others):
-        pairs = [(examples[id], dict(predictions[id])) for id in usable]
-        scored.append(scored_rows(task, pairs))
-    units = [rows.units() for rows in scored]
-    groups = scored[0].groups()
+    pairs = []
+    other_pairs = []
+    for id, example in examples.items():
+        line = lines[id]
+        other = others[id]
+        if "error" not in line and "error" not in other:
+            pairs.append((example, dict(line)))
+            other_pairs.append((example, dict(other)))
+    rows = scored_rows(task, pairs)
+    units = rows.units()
+    other_units = scored_rows(task, other_pairs).units()
+    groups = rows.groups()
     count = len({*groups})
     if count < 2:
         raise ValueError(
             f"{gold or first}: its {len(groups):,} labelled examples are {count} groups, but a "
             "comparison needs at least two: give more examples or another --group_column."
         )
-    measure = measure_of(task, [*units[0], *units[1]])
+    measure = measure_of(task, [*units, *other_units])
     differences = _differences(task, measure, groups)
-    best = task.best_metric if task.best_metric in differences else next(iter(differences))
+    best = task.best_metric
+    if best not in differences:
+        best = next(iter(differences))
     names = (str(first), str(second))
     smallest = 1 / (1 + exchanges_of(measure))
-    told = sentence(names, best, differences[best], len(units[0]), smallest)
+    told = sentence(names, best, differences[best], len(units), smallest)
     if group_columns and count < FEW_GROUPS:
         told = f"{told} {few_groups_in_words(count)}"
     metrics = {name: found._asdict() for name, found in differences.items()}
@@ -133,7 +144,7 @@ def compare_files(
         for name in metrics.keys() & measure.ratios.keys() & {*RIGHT}:
             is_right, _ = measure.ratios[name]
             metrics[name]["p_value_mcnemar"] = mcnemar(*np.split(is_right, 2))
-    return {"examples": len(units[0]), "metrics": metrics, "sentence": told}
+    return {"examples": len(units), "metrics": metrics, "sentence": told}
 
 
 def _differences(task: Task, measure: Measure, groups: Sequence[int]) -> dict[str, Difference]:
@@ -249,10 +260,16 @@ def sentence(
 
     A p-value that is the `smallest` that the comparison can give is an upper bound.
     """
-    factor, unit = (100, " points") if is_fraction(metric) else (1, "")
+    factor = 1
+    unit = ""
+    if is_fraction(metric):
+        factor = 100
+        unit = " points"
     values = (found.first, found.second, found.difference, *found.interval)
     first, second, difference, low, high = (f"{factor * value:.2f}" for value in values)
-    sign = "=" if found.p_value > smallest else "≤"
+    sign = "="
+    if found.p_value <= smallest:
+        sign = "≤"
     evidence = (
         f"{label(metric)} {first} against {second}, a difference of {difference}{unit} (95 % "
         f"interval {low} to {high}, p {sign} {found.p_value:.2g})"
@@ -263,5 +280,7 @@ def sentence(
             "be chance."
         )
     is_better = (found.difference > 0) == higher_is_better(metric)
-    better, worse = names if is_better else names[::-1]
+    better, worse = names
+    if not is_better:
+        worse, better = names
     return f"{better} is better than {worse}: {evidence}, which is rarely chance."

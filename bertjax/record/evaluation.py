@@ -108,15 +108,18 @@ def slices_of(rows: ScoredRows, metric: str) -> dict[str, Any]:
         few = {}
         for value in sorted(members, key=lambda value: -len(members[value])):
             own = members[value]
-            if len(slices) < MOST_SLICES and len(own) >= FEWEST_ROWS:
-                of_value = [units[unit] for unit in own]
-                slice_ = _slice(rows.task, of_value, groups[own])
-                slices.append({"value": value, "rows": len(own), **slice_})
+            count = len(own)
+            if len(slices) < MOST_SLICES and count >= FEWEST_ROWS:
+                own_units = [units[unit] for unit in own]
+                scores = _slice(rows.task, own_units, groups[own])
+                slices.append({"value": value, "rows": count, **scores})
             else:
-                few[value] = len(own)
+                few[value] = count
         if slices and metric not in slices[0]["scores"]:  # as that of a search of a collection
             metric = next(iter(slices[0]["scores"]))
-        sign = 1 if higher_is_better(metric) else -1
+        sign = -1
+        if higher_is_better(metric):
+            sign = 1
         slices.sort(key=lambda row: sign * row["scores"][metric])
         found[column] = {"metric": metric, "rows": slices, "few": few}
     return found
@@ -194,17 +197,21 @@ def diagnostics(models: Sequence[ScoredRows]) -> dict[str, dict[str, Any]]:
 def mean_scores(runs: Collection[Mapping[str, float]]) -> dict[str, float]:
     """Returns the means of the scores that all runs have."""
     names = sorted(set.intersection(*map(set, runs)))
-    return {name: float(np.mean([run[name] for run in runs])) for name in names}
+    means = {}
+    for name in names:
+        means[name] = float(np.mean([run[name] for run in runs]))
+    return means
 
 
 def mean_baselines(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the means of the scores of the baselines on the dev splits of several folds."""
     folds: list[Any] = [_baselines(evaluation).get("dev") for evaluation in evaluations]
-    means = {}
-    for name in folds[0] if all(folds) else ():
-        of_baseline = [fold[name] for fold in folds]
-        means[name] = mean_scores(of_baseline)
-    splits = {"dev": means} if means else {}
+    splits = {}
+    if all(folds):
+        splits["dev"] = {}
+        for name in folds[0]:
+            of_baseline = [fold[name] for fold in folds]
+            splits["dev"][name] = mean_scores(of_baseline)
     return {"skipped": "", **evaluations[0].get(BASELINES, {}), "splits": splits}
 
 
@@ -350,7 +357,9 @@ def cautions(data: Mapping[str, Any]) -> Iterator[str]:
     for split, count in data["leaked_rows"].items():
         yield f"Leaks: {counted(count, 'row')} of {split}, equal or nearly so, in train as well."
     for split, count in data.get("dropped_leaks", {}).items():
-        others = "train" if split == "dev" else "dev or test"
+        others = "dev or test"
+        if split == "dev":
+            others = "train"
         yield f"Left out of {split}, equal or nearly so in {others}: {counted(count, 'row')}."
     yield data["warning"]
     yield from data.get("warnings", ())
@@ -364,29 +373,33 @@ def scores_card(
     `title` is the heading of the scores, and `column` that of their values.
     """
     text = ""
-    if evaluation["scores"]:
+    scores = evaluation["scores"]
+    if scores:
         text += _SCORES.format(title=title, column=column)
-    for key, value in evaluation["scores"].items():
+    for key, value in scores.items():
         interval = shown_interval(key, evaluation[INTERVALS])
         simple = _simple_scores(evaluation, key)
         text += _ROW.format(score_label(key), shown_score(key, value), interval, simple)
     text += in_paragraphs([evaluation.get("verdict", ""), *evaluation.get("choices", ())])
     for split, rows in evaluation.get("by_class", {}).items():
         text += _CLASSES.format(split=split)
-        for row in sorted(rows, key=lambda row: -row["support"])[:MOST_LABELS]:
-            text += _CLASS.format(**{**row, "name": _cell(row["name"])})
+        most_frequent = sorted(rows, key=lambda row: -row["support"])[:MOST_LABELS]
+        for row in most_frequent:
+            fields = {**row, "name": _cell(row["name"])}
+            text += _CLASS.format(**fields)
         if any("specificity" in row for row in rows):
             text += _DIAGNOSTICS.format(split=split)
             for row in rows:
                 text += _ROW.format(_cell(row["name"]), *diagnostic_cells(row))
     for split, columns in evaluation["slices"].items():
         for name, found in columns.items():
-            if not found["rows"]:
+            slices = found["rows"]
+            if not slices:
                 continue
             metric = found["metric"]
             score = score_label(f"{split}/{metric}")
             text += _SLICES.format(score=score, column=_cell(name))
-            for row in found["rows"]:
+            for row in slices:
                 shown = shown_score(metric, row["scores"][metric])
                 interval = shown_interval(metric, row[INTERVALS])
                 text += _ROW.format(_cell(row["value"]), row["rows"], shown, interval)

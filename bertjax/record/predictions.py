@@ -170,22 +170,27 @@ def print_scores(
         if of_run:
             table.add_column("95 % interval")
         for key in names:
-            cells = [shown_interval(key, of_run)] if of_run else []
-            table.add_row(score_label(key), shown_score(key, run[key]), *cells)
+            cells = [score_label(key), shown_score(key, run[key])]
+            if of_run:
+                cells.append(shown_interval(key, of_run))
+            table.add_row(*cells)
         printable.console(width=80).print(table)
         return
     table = Table("", *map(score_label, names), title=task.name)
-    rows = {name: [run[key] for key in names] for name, run in scores.items()}
-    values = list(rows.values())
-    for name, row in rows.items():
+    values = []  # [runs, names]
+    for name, run in scores.items():
+        of_run = intervals.get(name, {})
         cells = []
-        for key, value in zip(names, row, strict=True):
-            interval = shown_interval(key, intervals.get(name, {}))
-            cells.append(f"{shown_score(key, value)}\n{interval}".rstrip())
+        for key in names:
+            cell = f"{shown_score(key, run[key])}\n{shown_interval(key, of_run)}"
+            cells.append(cell.rstrip())
         table.add_row(name, *cells)
+        values.append([run[key] for key in names])
     table.add_section()
-    table.add_row("mean", *map(shown_score, names, np.mean(values, axis=0)))
-    table.add_row("std", *map(shown_score, names, np.std(values, axis=0, ddof=1)))
+    means = np.mean(values, axis=0)
+    deviations = np.std(values, axis=0, ddof=1)
+    table.add_row("mean", *map(shown_score, names, means))
+    table.add_row("std", *map(shown_score, names, deviations))
     for covered, of_names in of_mean.items():
         cells = [shown_interval(key, of_names) for key in names]
         table.add_row(f"95 %: {covered}", *cells)
@@ -210,7 +215,10 @@ def shown_interval(key: str, intervals: Intervals) -> str:
     """Returns "90.12 to 93.45" for the interval of a score, or ""."""
     if key not in intervals:
         return ""
-    return " to ".join(shown_score(key, bound).removesuffix(" %") for bound in intervals[key])
+    bounds = []
+    for bound in intervals[key]:
+        bounds.append(shown_score(key, bound).removesuffix(" %"))
+    return " to ".join(bounds)
 
 
 def shown_score(key: str, value: float) -> str:
@@ -289,16 +297,19 @@ class ClassReport(Observer):
     def add(self, example: Example, prediction: Prediction) -> None:
         if example.label is None:
             return
-        label = self._task.scored_label(example.label, prediction)
-        kind = self._task.label_kind
+        task = self._task
+        kind = task.label_kind
+        label = task.scored_label(example.label, prediction)
         if kind in ("classes", "distribution"):
-            self.confusion[str(label), prediction["label"]] += 1
-            self._count([(str(label),)], [(prediction["label"],)])
+            gold = str(label)
+            answer = prediction["label"]
+            self.confusion[gold, answer] += 1
+            self._count([(gold,)], [(answer,)])
         elif kind == "multi_label":
             self._count([(name,) for name in label], [(name,) for name in prediction["labels"]])
-        elif isinstance(self._task, TagTask) and self._task.marks_entities:
-            gold, answer = self._task.scored_tags(example, prediction)
-            self._count(entities(gold), entities(answer), example.cut)
+        elif isinstance(task, TagTask) and task.marks_entities:
+            golds, answers = task.scored_tags(example, prediction)
+            self._count(entities(golds), entities(answers), example.cut)
 
     def _count(
         self, labels: list[tuple], predicted: list[tuple], cut: Collection[int] = ()
@@ -336,10 +347,11 @@ class ClassReport(Observer):
         """
         rows = self.scores()
         console = printable.console(width=WIDTH)
-        kind = CLASS_KINDS.get(self._task.label_kind, "").split(" ")[0]
+        kind, *_ = CLASS_KINDS.get(self._task.label_kind, "").split(" ")
         table = _table((kind,), ("precision", "recall", "F1", "support"), title)
-        if len(rows) > MOST_CLASSES:
-            table.caption = _rest(len(rows) - MOST_CLASSES)
+        rest = len(rows) - MOST_CLASSES
+        if rest > 0:
+            table.caption = _rest(rest)
             rows = sorted(rows, key=lambda row: -row.support)[:MOST_CLASSES]
         for row in rows:
             scores = [f"{100 * x:.2f}" for x in (row.precision, row.recall, row.f1)]
@@ -382,7 +394,8 @@ class ClassReport(Observer):
         The rows of the confusion matrix are labels, and its columns predictions. A label that a
         spreadsheet would take as a formula gets a ' in front there; numbers, such as -1, do not.
         """
-        write_json(folder / f"{split}.report.json", [row._asdict() for row in self.scores()])
+        scores = [row._asdict() for row in self.scores()]
+        write_json(folder / f"{split}.report.json", scores)
         if not self.confusion:
             return
         names = self._task.labels
@@ -719,7 +732,9 @@ def confusion_of(
     """
     names = list(labels)
     if len(names) <= MATRIX_CLASSES:
-        matrix = [[counts.get((gold, name), 0) for name in names] for gold in names]
+        matrix = []
+        for gold in names:
+            matrix.append([counts.get((gold, name), 0) for name in names])
         return {"confusion": {"labels": names, "counts": matrix}}
     wrong = confusions(counts)
     rows = [[*row] for row in wrong[:MOST_CONFUSIONS]]
@@ -730,11 +745,15 @@ def _decisions(task: Task, example: Example, prediction: Prediction) -> Iterator
     label: Any = task.scored_label(example.label, prediction)
     match task.label_kind:
         case "classes" | "distribution":
-            name = prediction["label"]
-            yield Decision(str(label), name, prediction["probabilities"][name], name == str(label))
+            gold = str(label)
+            answer = prediction["label"]
+            probability = prediction["probabilities"][answer]
+            yield Decision(gold, answer, probability, answer == gold)
         case "multi_label":
             for name, probability in prediction["probabilities"].items():
-                gold = name if name in label else f"not {name}"
+                gold = name
+                if name not in label:
+                    gold = f"not {name}"
                 answer = name
                 if name not in prediction["labels"]:
                     answer = f"not {name}"
@@ -755,7 +774,8 @@ def _decisions(task: Task, example: Example, prediction: Prediction) -> Iterator
             choice = prediction["label"]
             gold = _cut(example.choices[label])
             answer = _cut(example.choices[choice])
-            yield Decision(gold, answer, prediction["probabilities"][choice], choice == label)
+            probability = prediction["probabilities"][choice]
+            yield Decision(gold, answer, probability, choice == label)
 
 
 def _place(where: str) -> str:
@@ -779,8 +799,9 @@ def _texts(example: Example, word: int | None) -> dict[str, Any]:
     else:
         start = len(" ".join([*example.words[:word], ""]))
     shown_before = min(start, TEXT_CHARACTERS // 2)
-    marked = [shown_before, shown_before + len(example.words[word])]
-    return {"text": _cut(text[start - shown_before :]), "marked": marked}
+    shown = _cut(text[start - shown_before :])
+    end = shown_before + len(example.words[word])
+    return {"text": shown, "marked": [shown_before, end]}
 
 
 def _cut(text: str) -> str:

@@ -161,7 +161,9 @@ def best_thresholds(probabilities: np.ndarray, labels: np.ndarray) -> list[float
         precision, recall, values = precision_recall_curve(label, p)
         f1 = precision * recall / np.maximum(precision + recall, _SMALLEST)
         best = int(f1[:-1].argmax())
-        below = values[best - 1] if best else 0.0
+        below = 0.0
+        if best:
+            below = values[best - 1]
         thresholds.append(float(below + values[best]) / 2)
     return thresholds
 
@@ -196,10 +198,16 @@ class HeldOutProbabilities(Observer):
         zero: Any = 0.0  # its type hint says str, but it accepts numbers
         p = np.array(self._rows)
         second = np.array(self._second)
-        labels = np.array([[name in known for name in self._labels] for known in self._known])
+        rows = []
+        for known in self._known:
+            rows.append([name in known for name in self._labels])
+        labels = np.array(rows)
+        # The thresholds of each half are tried on the other one.
         after = np.empty_like(labels)
         for half in (second, ~second):
             after[~half] = p[~half] >= best_thresholds(p[half], labels[half])
         chosen = dict(zip(self._labels, best_thresholds(p, labels), strict=True))
         macro_f1 = functools.partial(f1_score, labels, average="macro", zero_division=zero)
-        return Thresholds(chosen, len(labels), float(macro_f1(p >= 0.5)), float(macro_f1(after)))
+        f1_before = float(macro_f1(p >= 0.5))
+        f1_after = float(macro_f1(after))
+        return Thresholds(chosen, len(labels), f1_before, f1_after)

@@ -579,7 +579,9 @@ def make_regression(options: RegressOptions, fold: Fold | None) -> RegressionTas
     """Creates a task whose targets are standardised by mean and deviation of the train split."""
     data = own_tables(options)
     names = data.form.names
-    by = HELD_OUT["targets"] if names else held_out.BY_TARGET
+    by = held_out.BY_TARGET
+    if names:
+        by = HELD_OUT["targets"]
     data = held_out.divide(data, options, fold, by)
     fields: dict[str, Any] = {
         "name": "regress",
@@ -588,10 +590,12 @@ def make_regression(options: RegressOptions, fold: Fold | None) -> RegressionTas
         "doc_stride": options.doc_stride,
     }
     can_train = "train" in data.splits
+    if can_train and names:
+        scales = [_scale_of(data, name) for name in names]
+        fields["means"], fields["stds"] = zip(*scales, strict=True)
+    elif can_train:
+        fields["mean"], fields["std"] = _scale_of(data, "")
     if can_train:
-        scales = [_scale_of(data, name) for name in names or ("",)]
-        means, stds = zip(*scales, strict=True)
-        fields |= {"means": means, "stds": stds} if names else {"mean": means[0], "std": stds[0]}
         if note := advice.thousands_note(data.written_labels("train")):
             print(note)
     if names:
@@ -601,7 +605,9 @@ def make_regression(options: RegressOptions, fold: Fold | None) -> RegressionTas
 
 def _target(example: Example, name: str) -> Any:
     label: Any = example.label
-    return label[name] if name else label
+    if name:
+        return label[name]
+    return label
 
 
 def _scale_of(data: OwnDataset, name: str) -> tuple[float, float]:
@@ -612,44 +618,50 @@ def _scale_of(data: OwnDataset, name: str) -> tuple[float, float]:
     Raises:
         ValueError: all targets are equal, or the deviation cannot be computed with.
     """
+    where = data.path("train")
+    what = "targets"
+    if name:
+        what = f"targets of {name}"
     values = [_target(example, name) for example in data.examples("train")]
-    present = [value for value in values if value is not None]
-    targets = np.array(present, np.float64)
-    what = f"targets of {name}" if name else "targets"
-    if not targets.size or targets.min() == targets.max():
-        mean = float(targets[0]) if targets.size else 0.0
+    targets = np.array([value for value in values if value is not None], np.float64)
+    missing = len(values) - len(targets)
+    lowest = targets.min(initial=math.inf)
+    highest = targets.max(initial=-math.inf)
+    if lowest >= highest:
+        if missing == len(values):
+            lowest = 0.0
         raise ValueError(
-            f"{data.path('train')}: all {what} are {mean:g}, so there is nothing to learn. If "
-            "another column holds the targets, name it with --label_column."
+            f"{where}: all {what} are {lowest:g}, so there is nothing to learn. If another column "
+            "holds the targets, name it with --label_column."
         )
     with np.errstate(all="ignore"):
         mean = float(targets.mean())
         std = float(targets.std())
-        exact = np.isfinite(((targets - mean) ** 2).sum()) and std > SMALLEST_STD
-    if not exact:
+        squares = (targets - mean) ** 2
+        total = squares.sum()
+    if not np.isfinite(total) or std <= SMALLEST_STD:
         raise ValueError(
-            f"{data.path('train')}: the {what}, {targets.min():g} to {targets.max():g}, have a "
-            f"standard deviation of {std:g}, which cannot be computed with: give them in another "
-            "unit, so that it is between 1e-150 and 1e150."
+            f"{where}: the {what}, {lowest:g} to {highest:g}, have a standard deviation of "
+            f"{std:g}, which cannot be computed with: give them in another unit, so that it is "
+            "between 1e-150 and 1e150."
         )
-    missing = len(values) - len(present)
     lacking = ""
     if missing:
         lacking = f" {missing:,} examples have none, and learn the other targets;"
     print(
-        f"{what}: {targets.min():,.6g} to {targets.max():,.6g}, mean {mean:,.6g}, standard "
+        f"{what}: {lowest:,.6g} to {highest:,.6g}, mean {mean:,.6g}, standard "
         f"deviation {std:,.6g};{lacking} they are standardised in training, and the model predicts "
         "their original scale"
     )
-    squares = (targets - mean) ** 2
     farthest = int(squares.argmax())
-    if targets.size >= FEWEST_COUNTED and squares[farthest] > squares.sum() / 2:
+    share = squares[farthest] / total
+    if targets.size >= FEWEST_COUNTED and share > 1 / 2:
         labelled = (x for x in data.examples("train") if _target(x, name) is not None)
         example = next(itertools.islice(labelled, farthest, None))
         print(
             f"warning: {example.where}: the target {targets[farthest]:,.6g} alone causes "
-            f"{squares[farthest] / squares.sum():.1%} of the variance, so that the model learns "
-            "little about the others: if it is a mistake, correct or remove the row."
+            f"{share:.1%} of the variance, so that the model learns little about the others: if "
+            "it is a mistake, correct or remove the row."
         )
     return mean, std
 

@@ -113,19 +113,19 @@ class LabelErrors(Observer):
         self._examples: dict[int, tuple[Example, Prediction]] = {}
 
     def add(self, example: Example, prediction: Prediction) -> None:
-        can_judge = self._task.label_kind in KINDS and "error" not in prediction
-        if not can_judge or example.label is None:
+        kind = self._task.label_kind
+        if kind not in KINDS or "error" in prediction or example.label is None:
             return
         label = self._task.scored_label(example.label, prediction)
         probabilities: Any = prediction["probabilities"]
-        if self._task.label_kind == "tokens":
+        if kind == "tokens":
             answer = tuple(prediction["labels"])
             unknown = [None] * len(answer)  # as in predictions of older versions
             own = prediction.get("gold_probabilities", unknown)
             is_doubted = answer != tuple(label)
             probabilities = probabilities, own, answer
         else:
-            if self._task.label_kind == "multi_label":  # whatever the thresholds of the answers
+            if kind == "multi_label":  # whatever the thresholds of the answers
                 probable = {name for name, p in probabilities.items() if p >= 0.5}
                 is_doubted = probable != {*label}
             else:
@@ -181,22 +181,30 @@ class LabelErrors(Observer):
                 given = self._ids.get(label[word])
                 if p is not None and best[word] is not None and given is not None:
                     places[sentence, word] = len(places)
-                    values.append((p, best[word], given, self._ids[answers[word]]))
+                    suggested = self._ids[answers[word]]
+                    values.append((p, best[word], given, suggested))
         if not values:
             return
-        judged = _judge_words(*map(np.array, zip(*values, strict=True)))
+        columns = zip(*values, strict=True)
+        judged = _judge_words(*map(np.array, columns))
         for sentence, (example, _) in self._examples.items():
+            words = example.words
             _, _, answers = self._probabilities[sentence]
-            given = _marked(self._task, self._labels[sentence], example.words)
-            suggested = _marked(self._task, answers, example.words)
-            for region in _regions([*given, *suggested]):
-                words = [places[sentence, x] for x in region if (sentence, x) in places]
-                issues = [word for word in words if judged.is_issue[word]]
+            marked = _marked(self._task, self._labels[sentence], words)
+            marked_answers = _marked(self._task, answers, words)
+            for region in _regions([*marked, *marked_answers]):
+                issues = []
+                for word in region:
+                    place = places.get((sentence, word))
+                    if place is not None and judged.is_issue[place]:
+                        issues.append(place)
                 if issues:
-                    worst = min(issues, key=lambda word: judged.margin[word])
-                    names = _named(given, region), _named(suggested, region)
-                    row = self._row(sentence, *names, judged, worst)
-                    yield row | {"words": " ".join(example.words[region.start : region.stop])}
+                    worst = min(issues, key=lambda place: judged.margin[place])
+                    given = _named(marked, region)
+                    suggested = _named(marked_answers, region)
+                    row = self._row(sentence, given, suggested, judged, worst)
+                    row["words"] = " ".join(words[region.start : region.stop])
+                    yield row
 
     def _row(self, index: int, label: str, suggested: str, judged: Judged, at: int) -> Issue:
         example, _ = self._examples[index]

@@ -342,9 +342,11 @@ def _ranks(values: np.ndarray) -> Callable[[Weights], np.ndarray]:
     last = np.cumsum(counts) - 1
 
     def ranks(weights: Weights) -> np.ndarray:
-        upto = np.cumsum(weights[:, order], axis=1)[:, last]
+        cumulative = np.cumsum(weights[:, order], axis=1)
+        upto = cumulative[:, last]  # [draws, different values]
         below = np.pad(upto[:, :-1], ((0, 0), (1, 0)))
-        return ((below + upto + 1) / 2)[:, tie]
+        of_values = (below + upto + 1) / 2
+        return of_values[:, tie]
 
     return ranks
 
@@ -443,7 +445,12 @@ def multi_label(golds: Sequence[Sequence[str]], predictions: Sequence[Sequence[s
         f1 = (2 * len(both), len(gold) + len(answer))
         examples.append({"micro_f1": f1, "macro_f1": f1, "subset_accuracy": (is_equal, 1)})
     measure = measure_of_ratios(examples)
-    return measure._replace(others=lambda weights: {"macro_f1": _macro_f1(*counts(weights))})
+
+    def others(weights: Weights) -> Values:
+        hits, support, guesses = counts(weights)
+        return {"macro_f1": _macro_f1(hits, support, guesses)}
+
+    return measure._replace(others=others)
 
 
 def label_metrics(
@@ -491,15 +498,18 @@ def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
     than `B-X` or `I-X` belongs to no entity.
     """
     spans = []
-    start, kind = 0, None  # None: no entity is open. Entities tagged B and I have the type "".
+    start = 0
+    kind = None  # no entity is open; entities tagged B and I have the type ""
     for index, tag in enumerate((*tags, "O")):
         prefix, _, tag_kind = tag.partition("-")
-        tag_kind = tag_kind if prefix in ("B", "I") else None
-        if kind is not None and (prefix == "B" or tag_kind != kind):
+        if prefix not in ("B", "I"):
+            tag_kind = None
+        if prefix != "B" and tag_kind == kind:
+            continue
+        if kind is not None:
             spans.append((start, index, kind))
-        if prefix == "B" or tag_kind != kind:
-            start = index
-            kind = tag_kind
+        start = index
+        kind = tag_kind
     return spans
 
 
@@ -720,7 +730,8 @@ def squad2(
         exact[name], f1[name] = _squad2_scores(texts, predictions[name], words)
         score = exact[name], f1[name]
         if null_odds is not None and null_odds[name] > threshold:
-            score = (float(not texts), float(not texts))
+            is_right = float(not texts)
+            score = is_right, is_right
         questions.append(_in_parts(texts, *score))
     measure = measure_of_ratios(questions)
     constants: dict[str, float] = {}
@@ -744,7 +755,9 @@ def squad2_ratios(texts: Sequence[str], answer: str, words: Words = str.split) -
 
 
 def _in_parts(texts: Sequence[str], exact: float, f1: float) -> Ratios:
-    part = "HasAns" if texts else "NoAns"
+    part = "NoAns"
+    if texts:
+        part = "HasAns"
     return {
         "exact": (exact, 1),
         "f1": (f1, 1),

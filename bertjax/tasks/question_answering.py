@@ -189,19 +189,24 @@ class SpanTask(Task):
                 passage.
         """
         # Some questions of SQuAD begin with spaces, which a byte-level BPE encodes as tokens.
-        question = tokenizer.encode([example.text.strip()])[0][: self.max_query_length]
-        ids, offsets = _encode_passage(tokenizer, example.pair or "")
-        if not question or not len(ids) or not (example.pair or "").strip():
-            what = "passage" if question else "question"
+        (question,) = tokenizer.encode([example.text.strip()])
+        question = question[: self.max_query_length]
+        passage = example.pair or ""
+        ids, offsets = _encode_passage(tokenizer, passage)
+        if not question or not len(ids) or not passage.strip():
+            what = "question"
+            if question:
+                what = "passage"
             raise ValueError(f"{example.where}: the {what} is empty; fill it or remove the row.")
-        room = max_length - len(question) - tokenizer.layout.num_special_tokens(pair=True)
+        layout = tokenizer.layout
+        room = max_length - len(question) - layout.num_special_tokens(pair=True)
         if room < 1:
             raise ValueError(
                 f"{example.where}: max_length={max_length} has no room for a passage after a "
                 f"question of {len(question)} tokens: raise max_length or lower max_query_length."
             )
         answer = _answer_tokens(example, offsets)
-        begin = 1 + len(question) + tokenizer.layout.separators
+        begin = 1 + len(question) + layout.separators  # where a window stands in its feature
         features = []
         for start, end in windows(len(ids), room, self.doc_stride):
             input_ids, types = tokenizer.join(question, ids[start:end].tolist())
@@ -209,9 +214,11 @@ class SpanTask(Task):
             origins[begin:-1] = offsets[start:end]
             labels = None
             if answer is not None:
-                inside = start <= answer[0] <= answer[1] < end
-                labels = np.array(answer if inside else (0, 0), np.int32)
-                labels += (begin - start) * inside
+                labels = np.zeros(2, np.int32)
+                first, last = answer
+                if start <= first <= last < end:
+                    labels[:] = answer
+                    labels += begin - start
             features.append(feature_of([(input_ids, types)], labels, origins))
         return features
 
@@ -262,27 +269,31 @@ class SpanTask(Task):
         A span is a candidate only in the window in which its first token has the most context.
         """
         slices = [_passage_slice(feature) for feature in features]
-        lengths = [part.stop - part.start for part in slices]
-        begins = np.cumsum([0, *(min(length, self.doc_stride) for length in lengths[:-1])])
-        spans = [(int(b), int(b) + n) for b, n in zip(begins, lengths, strict=True)]
+        spans = []  # of the windows, in tokens of the passage
+        begin = 0
+        for part in slices:
+            length = part.stop - part.start
+            spans.append((begin, begin + length))
+            begin += min(length, self.doc_stride)
+        widest = widest_contexts(spans)
+        count = CANDIDATES_PER_ANSWER * self.n_best
         candidates = []
-        for feature, output, part, is_widest in zip(
-            features, outputs, slices, widest_contexts(spans), strict=True
-        ):
+        for feature, output, part, is_widest in zip(features, outputs, slices, widest, strict=True):
             starts = np.where(is_widest, output["start_logits"][part], -np.inf)
             ends = output["end_logits"][part]
-            count = CANDIDATES_PER_ANSWER * self.n_best
             first, last = best_spans(starts, ends, self.max_answer_length, count)
             assert feature.origins is not None
-            origins = feature.origins[part]
-            characters = (origins[first, 0], origins[last, 1])
-            candidates.append(np.stack([starts[first], ends[last], *characters], axis=-1))
+            begins, stops = feature.origins[part].T
+            columns = [starts[first], ends[last], begins[first], stops[last]]
+            candidates.append(np.stack(columns, axis=-1))
         rows = np.concatenate(candidates)  # [spans, 4]
-        rows = rows[np.argsort(-(rows[:, 0] + rows[:, 1]), kind="stable")]
+        logits = rows[:, 0] + rows[:, 1]
+        rows = rows[np.argsort(-logits, kind="stable")]
         entries: dict[str, dict[str, Any]] = {}
         for start_logit, end_logit, begin, end in rows.tolist():
             text = _cut(passage, int(begin), int(end))
-            entries.setdefault(text, _entry(text, int(begin), start_logit, end_logit))
+            if text not in entries:
+                entries[text] = _entry(text, int(begin), start_logit, end_logit)
             if len(entries) == self.n_best:
                 break
         return list(entries.values())

@@ -161,34 +161,44 @@ class TagTask(Task):
         ids, origins, starts = _pieces(example, tokenizer)
         word_labels = self._word_labels(example)
         room = max_length - tokenizer.layout.num_special_tokens(pair=False)
-        spans = windows(len(ids), room, self.doc_stride or max(1, room // 2), starts)
+        stride = self.doc_stride or max(1, room // 2)
+        spans = windows(len(ids), room, stride, starts)
         features = []
         for (start, end), is_widest in zip(spans, widest_contexts(spans), strict=True):
             sequence = tokenizer.join(ids[start:end])
-            words = np.full(len(sequence[0]), -1, np.int32)
+            input_ids, _ = sequence
+            words = np.full(len(input_ids), -1, np.int32)
             words[1:-1] = np.where(is_widest, origins[start:end], -1)
-            labels = None if word_labels is None else word_labels[words]
+            labels = None
+            if word_labels is not None:
+                labels = word_labels[words]
             features.append(feature_of([sequence], labels, words))
         return features
 
     def _word_labels(self, example: Example) -> np.ndarray | None:
         """Returns the label of each word and, at the end, the label -1 for tokens of no word."""
-        if not isinstance(example.label, tuple):
+        tags = example.label
+        if not isinstance(tags, tuple):
             return None
-        if len(example.label) != len(example.words):
+        if len(tags) != len(example.words):
             raise ValueError(
-                f"{example.where} has {len(example.words)} words, but {len(example.label)} tags: "
+                f"{example.where} has {len(example.words)} words, but {len(tags)} tags: "
                 "give one tag per word."
             )
-        tags = example.label
         if self.scheme and not self.scheme.is_iob:
-            written = self.scheme.from_iob2(self.iob2(tags))
             outside = {tag for tag, (mark, _) in self.scheme.meanings.items() if mark == OUTSIDE}
-            # A tag that the scheme does not have is refused below, and not taken for O.
-            pairs = zip(written, tags, strict=True)
-            tags = [tag if tag != OUTSIDE or given in outside else given for tag, given in pairs]
-        ids = (self.label_id(tag, example.where) if tag else -1 for tag in tags)
-        return np.array([*ids, -1], np.int32)
+            written = []
+            for tag, given in zip(self.scheme.from_iob2(self.iob2(tags)), tags, strict=True):
+                # A tag that the scheme does not have is refused below, and not taken for O.
+                if tag == OUTSIDE and given not in outside:
+                    tag = given
+                written.append(tag)
+            tags = written
+        ids = [-1] * (len(tags) + 1)
+        for word, tag in enumerate(tags):
+            if tag:
+                ids[word] = self.label_id(tag, example.where)
+        return np.array(ids, np.int32)
 
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]
@@ -202,25 +212,25 @@ class TagTask(Task):
         first_word, last_word and, for a running text, start and end (in characters). Of a labelled
         example, gold_probabilities are those of the given tags.
         """
-        unread = OUTSIDE if OUTSIDE in self.labels else self.labels[0]
-        tags = [unread] * len(example.words)
-        confidences: list[float | None] = [None] * len(example.words)
+        unread = self.labels[0]
+        if OUTSIDE in self.labels:
+            unread = OUTSIDE
+        size = len(example.words)
+        tags = [unread] * size
+        confidences: list[float | None] = [None] * size
+        of_golds: list[float | None] = [None] * size
         golds = self._word_labels(example)
-        of_golds = confidences.copy()
         for feature, output in zip(features, outputs, strict=True):
             assert feature.origins is not None
             (tokens,) = np.nonzero(feature.origins >= 0)
             probabilities = softmax(output["logits"][tokens])  # [words, C]
             best = probabilities.argmax(-1)
-            chosen = probabilities[np.arange(len(tokens)), best].tolist()
-            words = feature.origins[tokens].tolist()
-            for word, label, probability in zip(words, best.tolist(), chosen, strict=True):
-                tags[word], confidences[word] = self.labels[label], probability
-            if golds is not None:
-                known = np.flatnonzero(golds[words] >= 0)
-                of_known = probabilities[known, golds[words][known]].tolist()
-                for row, probability in zip(known.tolist(), of_known, strict=True):
-                    of_golds[words[row]] = probability
+            words = feature.origins[tokens]
+            for row, (word, label) in enumerate(zip(words, best, strict=True)):
+                tags[word] = self.labels[label]
+                confidences[word] = float(probabilities[row, label])
+                if golds is not None and golds[word] >= 0:
+                    of_golds[word] = float(probabilities[row, golds[word]])
         prediction: Prediction = {"words": [*example.words], "labels": tags}
         prediction["probabilities"] = confidences
         if golds is not None:
@@ -239,15 +249,22 @@ class TagTask(Task):
         The symbol gets the probability of the entity's first tag.
         """
         for first, end, kind in entities(self.iob2([tags[word] for word in read])):
-            written = [f"{mark}-{kind}" if kind else mark for mark in "BII"]
+            start = read[first]
+            written = ["B", "I", "I"]
+            if kind:
+                written = [f"{mark}-{kind}" for mark in written]
             if self.scheme and not self.scheme.is_iob:
                 written = self.scheme.from_iob2(written)
-            for word in {*range(read[first], read[end - 1])} - {*read}:
-                tags[word], probabilities[word] = written[1], probabilities[read[first]]
+            _, inside, _ = written
+            for word in {*range(start, read[end - 1])} - {*read}:
+                tags[word] = inside
+                probabilities[word] = probabilities[start]
 
     def gold(self, example: Example) -> dict[str, Any]:
-        cut = {GOLD_CUT: example.cut} if example.cut else {}
-        return super().gold(example) | cut
+        gold = super().gold(example)
+        if example.cut:
+            gold[GOLD_CUT] = example.cut
+        return gold
 
     def with_gold(self, example: Example, line: Mapping[str, Any]) -> Example:
         cut = tuple(line.get(GOLD_CUT, ()))
@@ -270,22 +287,24 @@ class TagTask(Task):
         return self.scheme.to_iob2(tags)
 
     def score(self, pairs: Pairs) -> dict[str, float]:
-        rows = [
-            (*self.scored_tags(e, p), e.cut)
-            for e, p in pairs
-            if isinstance(e.label, tuple) and any(e.label)
-        ]
-        if rows:
-            return self.metric(*zip(*rows, strict=True))
-        return {}
+        rows = []
+        for example, prediction in pairs:
+            if isinstance(example.label, tuple) and any(example.label):
+                golds, answers = self.scored_tags(example, prediction)
+                rows.append((golds, answers, example.cut))
+        if not rows:
+            return {}
+        return self.metric(*zip(*rows, strict=True))
 
     def scored_tags(
         self, example: Example, prediction: Prediction
     ) -> tuple[Sequence[str], Sequence[str]]:
         """Returns the tags and the predicted tags of the words with a label, as by `iob2`."""
-        golds: Any = example.label
-        known = [word for word, tag in enumerate(golds) if tag != UNLABELLED]
-        golds, answers = ([tags[i] for i in known] for tags in (golds, prediction["labels"]))
+        tags: Any = example.label
+        predicted = prediction["labels"]
+        known = [word for word, tag in enumerate(tags) if tag != UNLABELLED]
+        golds = [tags[word] for word in known]
+        answers = [predicted[word] for word in known]
         return self.iob2(golds), self.iob2(answers)
 
 
@@ -321,9 +340,11 @@ def _entities(
     The probability is the mean over the tags; None if the model has read none of the words.
     """
     for first, end, kind in entities(tags):
-        entity = {"type": kind, "text": " ".join(example.words[first:end])}
+        entity: dict[str, Any] = {"type": kind, "text": " ".join(example.words[first:end])}
         read = [p for p in probabilities[first:end] if p is not None]
-        entity |= {"probability": float(np.mean(read)) if read else None}
+        entity["probability"] = None
+        if read:
+            entity["probability"] = float(np.mean(read))
         entity |= {"first_word": first, "last_word": end - 1}
         if example.offsets:
             start = example.offsets[first][0]

@@ -77,13 +77,23 @@ class TagScheme(NamedTuple):
             if tag == UNLABELLED:
                 converted.append(tag)
                 continue
-            unknown = (tag[0], tag[2:]) if re.fullmatch("[BI](-.+)?", tag) else (OUTSIDE, "")
-            mark, kind = self.meanings.get(tag, unknown)
+            meaning = (OUTSIDE, "")
+            if tag in self.meanings:
+                meaning = self.meanings[tag]
+            elif re.fullmatch("[BI](-.+)?", tag):
+                meaning = (tag[0], tag[2:])
+            mark, kind = meaning
             prefix = mark
-            if mark != OUTSIDE:
-                prefix = "B" if mark in "BS" or kind != inside else "I"
-            converted.append(f"{prefix}-{kind}" if kind else prefix)
-            inside = None if mark in "OES" else kind
+            if mark in "BS" or (mark in "IE" and kind != inside):
+                prefix = "B"
+            elif mark != OUTSIDE:
+                prefix = "I"
+            if kind:
+                prefix += f"-{kind}"
+            converted.append(prefix)
+            inside = kind
+            if mark in "OES":
+                inside = None
         return tuple(converted)
 
     def from_iob2(self, tags: Sequence[str]) -> tuple[str, ...]:
@@ -93,9 +103,13 @@ class TagScheme(NamedTuple):
         for first, end, kind in entities(tags):
             last = end - 1
             for index in range(first, end):
-                marks = "BI" if index == first else "IB"
-                if index == last:
-                    marks = "SBI" if first == last else "EIB"
+                marks = "IB"
+                if first == last:
+                    marks = "SBI"
+                elif index == first:
+                    marks = "BI"
+                elif index == last:
+                    marks = "EIB"
                 for mark in reversed(marks):  # the first one that has a tag
                     converted[index] = written.get((mark, kind), converted[index])
         return tuple(converted)
@@ -132,7 +146,9 @@ def tag_scheme(tags: Iterable[str]) -> TagScheme | None:
         return None
     for tag in marked:  # as in pipelines of transformers
         mark, _, kind = tag.partition("-")
-        meanings[tag] = (mark, kind) if mark in ("B", "I") and kind else ("I", tag)
+        meanings[tag] = ("I", tag)
+        if mark in ("B", "I") and kind:
+            meanings[tag] = (mark, kind)
     return TagScheme("IO", meanings, is_iob=False)
 
 
@@ -164,13 +180,16 @@ def marked_scheme(counts: Mapping[str, int]) -> TagScheme | None:
     for tag in counts.keys() - PLACEHOLDERS:
         if tag in _NO_WORDS or any(re.fullmatch(layout, tag) for layout in _LAYOUTS):
             usual.add(tag)
-            marks += counts[tag] if tag != OUTSIDE else 0
+            if tag != OUTSIDE:
+                marks += counts[tag]
         else:
             others += counts[tag]
-    scheme = tag_scheme(usual) if usual else None
-    if scheme and scheme.name != "IO" and marks >= others:
-        return scheme
-    return None
+    if not usual or marks < others:
+        return None
+    scheme = tag_scheme(usual)
+    if scheme is None or scheme.name == "IO":
+        return None
+    return scheme
 
 
 def order_tags(tags: Iterable[str]) -> tuple[str, ...]:

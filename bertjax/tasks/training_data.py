@@ -150,11 +150,14 @@ def _features(
 
     Raises one ValueError about all of these at the end, unless they may be left out.
     """
-    encode = task.features if split == "train" else task.features_to_predict
+    is_train = split == "train"
+    encode = task.features_to_predict
+    if is_train:
+        encode = task.features
     for example in task.data.examples(split):
         try:
             features = encode(example, tokenizer, truncated.max_length)
-            if split == "train" and any(feature.labels is None for feature in features):
+            if is_train and any(feature.labels is None for feature in features):
                 raise ValueError(
                     f"{example.where} has no label, but training needs one for every example: add "
                     "it, or remove the example."
@@ -247,17 +250,24 @@ def plan_rows(
     row_length = max(SHORTEST_ROW, -(-int(sizes.max()) // 8) * 8)
     shape = row_shape(row_length, num_choices, ())
     rng = np.random.default_rng(0)
+    sample_size = min(batch_size, len(sizes))
     needed = []
     for _ in range(64):
-        sample = rng.choice(sizes, min(batch_size, len(sizes)), replace=False).tolist()
-        needed.append(len(pack_features(sample, shape, num_choices)))
+        sample = rng.choice(sizes, sample_size, replace=False)
+        rows = pack_features(sample.tolist(), shape, num_choices)
+        needed.append(len(rows))
     # Quantiles leave few rows empty; `batch_size` rows, with one feature per row, always suffice.
-    wanted = [*np.quantile(needed, (0.3, 0.7, 1.0), method="higher"), batch_size]
-    rounded = sorted({-(-int(count) // multiple_of) * multiple_of for count in wanted})
-    allowed = rounded[-2:]  # the last one is for rare batches
-    for count in rounded[-3::-1]:
+    quantiles = np.quantile(needed, (0.3, 0.7, 1.0), method="higher")
+    rounded = set()
+    for count in (*quantiles, batch_size):
+        parts = -(-int(count) // multiple_of)
+        rounded.add(parts * multiple_of)
+    ascending = sorted(rounded)
+    allowed = ascending[-2:]  # the last one is for rare batches
+    for count in ascending[-3::-1]:
         # About every third batch has a number of rows between two quantiles.
-        if num_batches / 3 * (allowed[0] / count - 1) > COMPILING:
+        saved_steps = num_batches / 3 * (allowed[0] / count - 1)
+        if saved_steps > COMPILING:
             allowed.insert(0, count)
     return shape._replace(row_counts=tuple(allowed))
 
@@ -304,26 +314,35 @@ def _make_row(
     length = shape.row_length
     slots = shape.max_sequences
     chosen = [features[item] for item in members]
-    ids = np.concatenate([np.zeros(0, np.int32), *(f.input_ids for f in chosen)])
-    lengths = [n for f in chosen for n in f.lengths]
-    a_lengths = [n for f in chosen for n in f.a_lengths]
-    types = [np.arange(n) >= a for n, a in zip(lengths, a_lengths, strict=True)]
+    ids: list[np.ndarray] = [np.zeros(0, np.int32)]
+    types: list[np.ndarray] = [np.zeros(0)]
+    lengths: list[int] = []
+    for feature in chosen:
+        ids.append(feature.input_ids)
+        lengths.extend(feature.lengths)
+        for size, a_length in zip(feature.lengths, feature.a_lengths, strict=True):
+            types.append(np.arange(size) >= a_length)
+    example_ids = np.repeat(members, labels.num_choices)
     row = {
-        "input_ids": pad_to(ids, length, pad_token_id),
-        "token_type_ids": pad_to(np.concatenate([np.zeros(0), *types]), length, 0),
+        "input_ids": pad_to(np.concatenate(ids), length, pad_token_id),
+        "token_type_ids": pad_to(np.concatenate(types), length, 0),
         **layout(lengths, length, slots),
-        "example_ids": pad_to(np.repeat(members, labels.num_choices), slots, -1),
+        "example_ids": pad_to(example_ids, slots, -1),
     }
     return row | _make_labels(chosen, row["sequence_starts"], shape, labels)
 
 
-_OF_TEXTS = ("similarity", "distilled", "ranking")
+# Kinds of labels that are numbers and no classes.
+_NUMBERS = frozenset(
+    "multi_label distribution regression targets similarity distilled ranking".split()
+)
 
 
 def _make_labels(
     chosen: Sequence[Feature], starts: np.ndarray, shape: RowShape, labels: Labels
 ) -> Batch:
-    if labels.kind == "tokens":
+    kind = labels.kind
+    if kind == "tokens":
         values = np.full(shape.row_length, -1, np.int32)
         start = 0
         for feature in chosen:
@@ -337,30 +356,41 @@ def _make_labels(
     tails |= dict.fromkeys(("multi_label", "distribution", "targets"), labels.num_classes)
     tails |= dict.fromkeys(("contrastive", "ranking"), labels.num_choices)
     tail = ()
-    if labels.kind in tails:
-        tail = (tails[labels.kind],)
-    numbers = ("multi_label", "distribution", "regression", "targets", *_OF_TEXTS)
-    dtype = np.float32 if labels.kind in numbers else np.int32
-    fill = 0 if labels.kind in (*numbers, "span") else -1
+    if kind in tails:
+        tail = (tails[kind],)
+    dtype = np.int32
+    fill = -1
+    if kind in _NUMBERS:
+        dtype = np.float32
+        fill = 0
+    elif kind == "span":
+        fill = 0
     values = np.full((size, *tail), fill, dtype)
     weights = np.zeros(size, np.float32)
     for slot, feature in enumerate(chosen):
-        if feature.labels is not None:
-            value = feature.labels if tail else feature.labels[0]
-            values[slot] = value + starts[slot] if labels.kind == "span" else value
-            weights[slot] = 1.0
-            if labels.kind == "targets":  # the loss is the mean over all targets that are present
-                weights[slot] = np.isfinite(value).mean()
-    if labels.kind in ("classes", "choice"):
+        value = feature.labels
+        if value is None:
+            continue
+        if kind == "span":  # from positions in the feature to those in the row
+            value = value + starts[slot]
+        if not tail:
+            value = value[0]
+        values[slot] = value
+        weights[slot] = 1.0
+        if kind == "targets":  # the loss is the mean over all targets that are present
+            weights[slot] = np.isfinite(value).mean()
+    if kind in ("classes", "choice"):
         weights = _class_weights(values, labels)
     return {"labels": values, "label_weights": weights}
 
 
 def _class_weights(values: np.ndarray, labels: Labels) -> np.ndarray:
-    weights = (values >= 0).astype(np.float32)
+    is_labelled = values >= 0
+    weights = is_labelled.astype(np.float32)
     if labels.class_weights is None:
         return weights
-    return weights * np.asarray(labels.class_weights, np.float32)[np.maximum(values, 0)]
+    by_class = np.asarray(labels.class_weights, np.float32)
+    return weights * by_class[np.maximum(values, 0)]
 
 
 class FeatureBatches(grain.MapDataset):

@@ -111,9 +111,12 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
         path = fetch(str(path), (*TOKENIZER_FILES, "config.json"))
     source = find_tokenizer(Path(path), do_lower_case)
     with naming_read_errors(source.file):
-        tokenizer = {"WordPiece": _wordpiece, "BPE": _bpe, "Unigram": _unigram}[source.kind](source)
+        loaders = {"WordPiece": _wordpiece, "BPE": _bpe, "Unigram": _unigram}
+        tokenizer = loaders[source.kind](source)
         if do_lower_case not in (None, tokenizer.do_lower_case):
-            does = "keeps" if do_lower_case else "lower-cases"
+            does = "lower-cases"
+            if do_lower_case:
+                does = "keeps"
             raise ValueError(
                 f"do_lower_case={do_lower_case}, but the {source.kind} tokenizer in "
                 f"{source.directory} {does} capital letters: leave do_lower_case out."
@@ -144,7 +147,9 @@ def _say_settings(source: TokenizerFiles, actual: dict[str, Any]) -> None:
         defaults = _DEFAULTS.get(name, {})
     for flag, value in (defaults | source.config).items():
         if flag in FLAGS and value not in (actual.get(flag, value), None):
-            by = "" if flag in source.config else f", as transformers' {name} has by default"
+            by = ""
+            if flag not in source.config:
+                by = f", as transformers' {name} has by default"
             warn(f"{source.file} is followed: {flag} is {actual[flag]}, and not {value}{by}")
 
 
@@ -218,7 +223,7 @@ def _bpe(source: TokenizerFiles) -> Tokenizer:
         merges = [pair_of(merge, source.file) for merge in merges]
     merges = list(map(tuple, merges))
     if source.bare and not missing:
-        if (read_json(vocab_file), read_merges(merges_file)) != (model["vocab"], merges):
+        if read_json(vocab_file) != model["vocab"] or read_merges(merges_file) != merges:
             _refuse_two(source, "vocabulary or merges", "vocab.json and merges.txt")
     if model.get("dropout"):
         raise ValueError(
@@ -240,9 +245,12 @@ def _bpe(source: TokenizerFiles) -> Tokenizer:
         if {*SPECIAL_TOKENS} <= known:
             kind = ModernBertTokenizer
         return _wrapped(source, kind, kind.layout_of_class)
-    layouts = (GEMMA, ModernBertTokenizer.layout_of_class, ROBERTA)
-    fitting = [layout for layout in layouts if {*layout.special_tokens} <= known]
-    return _wrapped(source, BPETokenizer, [*fitting, GEMMA][0], model.get("unk_token"))
+    fitting = GEMMA
+    for layout in (GEMMA, ModernBertTokenizer.layout_of_class, ROBERTA):
+        if {*layout.special_tokens} <= known:
+            fitting = layout
+            break
+    return _wrapped(source, BPETokenizer, fitting, model.get("unk_token"))
 
 
 def _unigram(source: TokenizerFiles) -> Tokenizer:
@@ -406,14 +414,18 @@ def _as_transformers_reads(
                 if flag in flags and field in step:
                     step[field] = flags[flag]
             if "prepend_scheme" in step and "add_prefix_space" in flags:
-                step["prepend_scheme"] = "always" if flags["add_prefix_space"] else "never"
+                step["prepend_scheme"] = "never"
+                if flags["add_prefix_space"]:
+                    step["prepend_scheme"] = "always"
+    defaults = dict.fromkeys(("special", "single_word", "lstrip", "rstrip"), False)
     tokens = []
     for token in content.get("added_tokens") or ():
         if isinstance(token, dict) and "content" in token:
-            defaults = dict.fromkeys(("special", "single_word", "lstrip", "rstrip"), False)
-            token = {**defaults, "normalized": not token.get("special"), **token}
+            is_normalized = not token.get("special")
+            token = {**defaults, "normalized": is_normalized, **token}
         tokens.append(token)
-    return {**content, "added_tokens": tokens}
+    content["added_tokens"] = tokens
+    return content
 
 
 def _with_named_tokens(
@@ -443,8 +455,9 @@ def _check_readable(file: Path, part: str, step: Any) -> None:
         kind = step.get("type")
         for name in ("normalizers", "pretokenizers", "processors", "decoders"):
             members = step.get(name)
-            for member in members if isinstance(members, list) else ():
-                _check_readable(file, part, member)
+            if isinstance(members, list):
+                for member in members:
+                    _check_readable(file, part, member)
     empty = {"type": "BPE", "vocab": {}, "merges": []}
     try:
         with explaining_the_library():
@@ -478,9 +491,10 @@ def _arranged(source: TokenizerFiles, backend: tokenizers.Tokenizer, layout: Lay
         two = backend.encode("a", "b")
         a = backend.encode("a", add_special_tokens=False).ids
         b = backend.encode("b", add_special_tokens=False).ids
+    name = source.tokenizer_class
     is_named = bool(source.config.get("tokenizer_class"))
-    replaces = source.tokenizer_class != ""
-    if source.tokenizer_class == ALBERT_CLASS and source.json.get("post_processor"):
+    replaces = name != ""
+    if name == ALBERT_CLASS and source.json.get("post_processor"):
         replaces = False
     if one.ids == a and (replaces or not is_named):
         if not is_named:
@@ -490,9 +504,10 @@ def _arranged(source: TokenizerFiles, backend: tokenizers.Tokenizer, layout: Lay
     special = layout.special_tokens
     cls = backend.token_to_id(special.cls)
     sep = backend.token_to_id(special.sep)
-    separators = max(len(two.ids) - len(a) - len(b) - 2, 1)
-    head = [cls, *a, *[sep] * separators]
     tail = [*b, sep]
+    # What is between the two texts.
+    separators = max(len(two.ids) - 1 - len(a) - len(tail), 1)
+    head = [cls, *a, *[sep] * separators]
     fits = one.ids == [cls, *a, sep] and two.ids == head + tail
     second = 0
     if layout.second_type:
@@ -511,7 +526,7 @@ def _arranged(source: TokenizerFiles, backend: tokenizers.Tokenizer, layout: Lay
         raise ValueError(
             f"{problem}: only {special.cls} A {special.sep} B {special.sep} is supported."
         )
-    warn(f"{problem}: it is replaced by that of {source.tokenizer_class}, as in transformers")
+    warn(f"{problem}: it is replaced by that of {name}, as in transformers")
     backend.post_processor = None
     return layout
 
@@ -520,15 +535,19 @@ def _add_tokens(source: TokenizerFiles, tokenizer: Tokenizer) -> None:
     """Adds the tokens that the files beside the vocabulary declare, as transformers 5 does."""
     _check_special(source, tokenizer)
     named = _named_tokens(source.config)
+    contents = [_content(token) for token in named]
     ids = {token["content"]: token["id"] for token in source.json.get("added_tokens") or []}
     declared = source.config.get("added_tokens_decoder")
     if declared is None:
         declared = {}
-        contents = [_content(token) for token in named]
         for token, index in read_optional(source.directory / ADDED).items():
             if token not in ids:
-                settings = {"special": token in contents, "normalized": token not in contents}
-                declared[index] = {"content": token, **settings}
+                is_special = token in contents
+                declared[index] = {
+                    "content": token,
+                    "special": is_special,
+                    "normalized": not is_special,
+                }
     tokens = {int(index): _added_token(token) for index, token in declared.items()}
     tokenizer.add_tokens([tokens[index] for index in sorted(tokens)])
     for index, token in tokens.items():
@@ -543,8 +562,11 @@ def _add_tokens(source: TokenizerFiles, tokenizer: Tokenizer) -> None:
             )
     known = {*ids, *(token.content for token in tokenizer.added())}
     more = []
-    for token in named:
-        if _content(token) not in (ids if isinstance(token, dict) else known):
+    for token, content in zip(named, contents, strict=True):
+        is_known = content in known
+        if isinstance(token, dict):  # whose settings a token of the vocabulary alone lacks
+            is_known = content in ids
+        if not is_known:
             more.append(_added_token(token, special=True))
     tokenizer.add_tokens(more)
 
@@ -555,9 +577,15 @@ def _named_tokens(config: Mapping[str, Any]) -> list[Any]:
     others = [name for name in config if name.endswith("_token") and name not in names]
     # Those with settings come before mere strings.
     names += sorted(others, key=lambda name: isinstance(config[name], str))
-    tokens = [config[name] for name in names if isinstance(config.get(name), str | dict)]
+    tokens = []
+    for name in names:
+        token = config.get(name)
+        if isinstance(token, str | dict):
+            tokens.append(token)
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
-    return [*tokens, *(extra.values() if isinstance(extra, dict) else extra)]
+    if isinstance(extra, dict):
+        extra = extra.values()
+    return [*tokens, *extra]
 
 
 def _check_special(source: TokenizerFiles, tokenizer: Tokenizer) -> None:
@@ -583,6 +611,8 @@ def _content(token: Any) -> Any:
 
 
 def _added_token(token: Any, **changes: Any) -> AddedToken:
-    fields = dict(token) if isinstance(token, dict) else {"content": token}
+    fields = {"content": token}
+    if isinstance(token, dict):
+        fields = dict(token)
     fields.pop("__type", None)
     return AddedToken(**fields | changes)

@@ -56,9 +56,10 @@ def merged(
     """
     settings = read_settings(folder)
     model_type = config.get("model_type", "bert")
-    file = next((file for name in MATRICES if (file := folder / name).is_file()), None)
+    files = [folder / name for name in MATRICES]
+    file = next(filter(Path.is_file, files), None)
     if file is None:
-        raise FileNotFoundError(f"{folder} has no {MATRICES[0]} or {MATRICES[1]}: copy it there.")
+        raise FileNotFoundError(f"{folder} has no {' or '.join(MATRICES)}: copy it there.")
     tensors = open_weights([file])
     config = dict(config)
     base_class = (settings.get("auto_mapping") or {}).get("base_model_class")
@@ -72,22 +73,26 @@ def merged(
     # Whole layers come first: matrices may be added to one.
     for name in sorted(own_tensors, key=lambda name: ".lora_" in name):
         read = own_tensors[name]
-        plain = _WRAPPERS.sub("", name)
-        lora = _LORA.fullmatch(plain)
-        wanted = f"{lora[1]}.weight" if lora else plain
+        wanted = _WRAPPERS.sub("", name)
+        lora = _LORA.fullmatch(wanted)
+        if lora:
+            wanted = f"{lora[1]}.weight"
         place = _place(wanted, model_type)
-        own = stored.get(place, "" if lora else wanted)
+        own = stored.get(place)
+        if own is None and not lora:
+            own = wanted  # a layer of a head that the base model lacks
         other = re.sub("(.*lora_.*)A", r"\1B", name)
         if not place or not own or other not in tensors:
             raise ValueError(
                 f"{file} has {brief(name, 90)}, which does not belong to a layer of its base "
                 "model: give the base model that the adapter was trained on."
             )
-        if place[0] == _EMBEDDING and ("predictions/bias", None) in stored:
+        path, _ = place
+        if path == _EMBEDDING and ("predictions/bias", None) in stored:
             # The output matrix stays tied to the embedding of the base model.
             decoder = family_name("cls.predictions.decoder.weight", model_type, projected=False)
             readers.setdefault(decoder, readers[own])
-        if place[0] == "classifier/bias" and read().size != len(config.get("id2label") or ()):
+        if path == "classifier/bias" and read().size != len(config.get("id2label") or ()):
             config.pop("id2label", None)
             config.pop("num_labels", None)
         if not lora:
@@ -95,8 +100,9 @@ def merged(
         elif lora[3] == "A":
             scale = _scale(settings, lora[1], len(read()), folder)
             second = own_tensors[other]
+            transposed = bool(lora[2])
             readers[own] = functools.partial(
-                _sum, readers[own], read, second, scale, bool(lora[2]), file
+                _sum, readers[own], read, second, scale, transposed, file
             )
     return LazyTensors(readers), config
 
@@ -167,7 +173,7 @@ def _sum(
     """Returns a layer's weight plus `scale` times the product of LoRA's matrices B and A."""
     whole, a, b = (np.asarray(read(), np.float32) for read in (weight, first, second))
     if transposed:
-        a, b = b.T, a.T
+        a, b = b.T, a.T  # [in, rank], [out, rank]
     product_shape = (*b.shape[:-1], *a.shape[1:])
     if a.ndim != 2 or b.shape[-1] != len(a) or product_shape != whole.shape:
         raise ValueError(
@@ -191,12 +197,16 @@ def adapter_files(
     """
     prefix = f"{FAMILIES[config.model_type].prefix}."
     tensors = dict(to_hf(params, config))
-    modules = {name.removeprefix(prefix).split(".")[0] for name in tensors}
+    modules = {name.removeprefix(prefix).partition(".")[0] for name in tensors}
     for name, matrices in adapters.items():
         for side, stacked in zip("AB", matrices, strict=True):
             for layer, matrix in enumerate(stacked):
                 tensors[f"{name.format(layer=layer)}.lora_{side}.weight"] = matrix.T
-    targets = "|".join(re.escape(name.partition("{layer}.")[2]) for name in adapters)
+    suffixes = []
+    for name in adapters:
+        _, _, suffix = name.partition("{layer}.")
+        suffixes.append(re.escape(suffix))
+    targets = "|".join(suffixes)
     content = {
         "peft_type": "LORA",
         "target_modules": rf".*\.\d+\.({targets})",
@@ -206,9 +216,9 @@ def adapter_files(
     }
     written = {}
     for name, tensor in tensors.items():
-        # In transformers, the names of an encoder without a head have no prefix.
-        own = name if modules else name.removeprefix(prefix)
-        written[f"base_model.model.{own}"] = np.array(tensor, "<f4", order="C")
+        if not modules:  # in transformers, the names of an encoder without a head have no prefix
+            name = name.removeprefix(prefix)
+        written[f"base_model.model.{name}"] = np.array(tensor, "<f4", order="C")
     return {
         f"adapter/{SETTINGS}": json.dumps(content, indent=2),
         f"adapter/{MATRICES[0]}": save(written, {"format": "pt"}),

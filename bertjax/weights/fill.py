@@ -107,18 +107,25 @@ def fill(
         _check_layers(located, config, where)
     wanted = {path: shape for path, shape in param_shapes(model).items() if path not in known}
     placed, unused, unexpected = _assigned(located, wanted, skip)
-    present = {_part(target.path) for _, target in placed}
-    absent = sorted({_part(path) for path in wanted} - {*present, ""})
+    present = {""}
+    seen = set()
+    has_room = True
+    for _, target in placed:
+        present.add(_part(target.path))
+        seen.add((target.path, target.layer))
+        if (target.layer or 0) >= config.groups:
+            has_room = False
+    absent = sorted({_part(path) for path in wanted} - present)
     lacking = frozenset(path for path in wanted if _part(path) in absent)
-    seen = {(target.path, target.layer) for _, target in placed}
     missing = names.missing_names(wanted.keys() - lacking, seen, config)
-    # Arrays are allocated only if the source has all tensors, so that its size bounds the memory.
-    beyond = any((target.layer or 0) >= config.groups for _, target in placed)
     left_out = [name for name in unexpected if names.is_left_out(name, config.model_type)]
     unexpected = [name for name in unexpected if name not in left_out]
     refused = missing or (unexpected and (known or not _are_foreign(unexpected, located)))
+    # Arrays are allocated only if the source has all tensors, so that its size bounds the memory.
     filled: dict[str, np.ndarray] = {}
-    into = None if refused or beyond else filled
+    into = None
+    if has_room and not refused:
+        into = filled
     misshaped = []
     for stored, target in placed:
         problem = _place(into, wanted[target.path], target, tensors[stored], config)
@@ -176,14 +183,18 @@ def _misfit(where: str, *problems: list[str]) -> str:
     room = MAX_MESSAGE - 90 - len(where)
     texts = [""] * len(problems)
     # Characters that short lists do not need are left to the longer lists.
-    shortest_first = sorted(enumerate(problems), key=lambda item: sum(map(len, item[1])))
-    for taken, (index, tensors) in enumerate(shortest_first):
-        share = room // (len(problems) - taken)
-        texts[index] = listed(tensors, max(share, 40))
+    lengths = [sum(map(len, tensors)) for tensors in problems]
+    shortest_first = sorted(range(len(problems)), key=lengths.__getitem__)
+    lists_left = len(problems)
+    for index in shortest_first:
+        share = room // lists_left
+        texts[index] = listed(problems[index], max(share, 40))
         room -= len(texts[index])
+        lists_left -= 1
+    missing, unexpected, wrong = texts
     return (
-        f"{where} does not fit the model. Missing: {texts[0]}. Unexpected: {texts[1]}. Wrong: "
-        f"{texts[2]}. Give all files of one model."
+        f"{where} does not fit the model. Missing: {missing}. Unexpected: {unexpected}. Wrong: "
+        f"{wrong}. Give all files of one model."
     )
 
 
@@ -223,8 +234,10 @@ def _part(path: str) -> str:
     """Returns the part that a source may lack, "bert/pooler" or a layer of the head; else ""."""
     if path.startswith("bert/pooler/"):
         return "bert/pooler"
-    first = path.partition("/")[0]
-    return "" if first == "bert" else first
+    first, _, _ = path.partition("/")
+    if first == "bert":
+        return ""
+    return first
 
 
 def _place(

@@ -141,26 +141,32 @@ def read_token_modules(directory: Path) -> files.SentenceModules:
     if not (directory / files.MODULES).is_file():
         return _read_stanford(directory)
     (first, folder), *others = files.modules_of(directory)
-    kinds = [kind for kind, _ in others]
-    kinds = ["Dense" if kind == "pylate.models.Dense.Dense" else kind for kind in kinds]
-    counts = [kinds.count(kind) for kind in _FOLLOWED[2:]]
-    behind = kinds[kinds.index(_FOLLOWED[3]) + 1 :] if counts[1] else []
-    if first != "Transformer" or not {*kinds} <= {*_FOLLOWED} or max(counts) > 1 or behind:
+    folders = []
+    kinds = []
+    for kind, name in others:
+        if kind == "pylate.models.Dense.Dense":
+            kind = "Dense"
+        folders.append((kind, name))
+        kinds.append(kind)
+    follows = first == "Transformer" and {*kinds} <= {*_FOLLOWED}
+    has_one_mask = kinds.count("MultiVectorMask") < 2
+    pools_last = "HierarchicalTokenPooling" not in kinds[:-1]
+    if not follows or not has_one_mask or not pools_last:
         raise ValueError(
             f"{directory / files.MODULES} has the modules {', '.join([first, *kinds])}, but "
             "bertjax follows only Transformer, Dense, Normalize, one MultiVectorMask and, in the "
             "end, one HierarchicalTokenPooling: use sentence-transformers for it."
         )
-    folders = [(kind, folder) for kind, (_, folder) in zip(kinds, others, strict=True)]
     described = files.read_optional(directory / files.MODEL)
     model = files.read_model(directory / files.MODEL, described, _Model)
     legacy = _of_pylate(described)
     settings = files.read_settings(directory / folder, _Transformer, legacy)
     tokens = TokenModules(has_mask=False)
     if described.get("model_type") == "ColBERT":
+        tokens = TokenModules(skipped=PUNCTUATION)
         words = described.get("skiplist_words")
-        skipped = PUNCTUATION if words is None else tuple(words)
-        tokens = TokenModules(skipped=skipped)
+        if words is not None:
+            tokens = TokenModules(skipped=tuple(words))
         folders.append(("Normalize", ""))
     projection = []
     params: dict[str, np.ndarray] = {}
@@ -177,15 +183,14 @@ def read_token_modules(directory: Path) -> files.SentenceModules:
                 has_mask=True,
             )
         elif kind == "HierarchicalTokenPooling":
-            pooling = _fields(_Pooling, file, "tasks")
-            tokens = tokens._replace(
-                pooling=TokenPooling(
-                    pooling.pool_factor,
-                    pooling.num_protected_tokens,
-                    pooling.normalize_embeddings,
-                    _roles(pooling.tasks),
-                )
+            fields = _fields(_Pooling, file, "tasks")
+            pooling = TokenPooling(
+                fields.pool_factor,
+                fields.num_protected_tokens,
+                fields.normalize_embeddings,
+                _roles(fields.tasks),
             )
+            tokens = tokens._replace(pooling=pooling)
         elif kind == "Dense":
             module = files.read_module(file, kind, size, _Dense)
             path = str(len(projection))
@@ -237,7 +242,9 @@ def _fields(kind: type[Any], file: Path, roles: str) -> Any:
 
 
 def _roles(tasks: str | tuple[str, ...]) -> Roles:
-    return (tasks,) if isinstance(tasks, str) else tasks
+    if isinstance(tasks, str):
+        return (tasks,)
+    return tasks
 
 
 def _read_expansion(content: Any, directory: Path) -> Expansion:

@@ -164,7 +164,9 @@ def _usable_head(source: Source, config: BertConfig) -> tuple[str, str | None]:
         return "encoder", None
     if head not in PRETRAINING_HEADS:
         return head, None
-    return "encoder", head if _is_whole(source, config, head) else None
+    if _is_whole(source, config, head):
+        return "encoder", head
+    return "encoder", None
 
 
 def with_masked_lm(loaded: LoadedModel, head: str = "masked_lm") -> LoadedModel:
@@ -198,8 +200,8 @@ def find_head(source: Source, config: BertConfig) -> str:
     parts = set(head_tensors(source, config).values())
     stored = {head: HEADS[head](config).present_parts for head in heads_of(config)}
     fitting = [head for head in stored if parts == stored[head]]
-    architectures = source.config.get("architectures")
     named = None
+    architectures = source.config.get("architectures")
     if isinstance(architectures, list) and architectures:
         named = architectures[0]
     meant = next((head for head in stored if architecture(config, head) == named), None)
@@ -210,22 +212,27 @@ def find_head(source: Source, config: BertConfig) -> str:
             return meant
         raise ValueError(
             f"{source.where} holds weights of the heads {sorted(parts)}, which no single model "
-            f"has: load it with one of the heads {', '.join(heads_of(config))}."
+            f"has: load it with one of the heads {', '.join(stored)}."
         )
     modules = source.usage.modules.value
     if modules and modules.sparse and "sparse" in fitting:
         return "sparse"
     if modules and "sentence_embedding" in fitting:
-        return "late_interaction" if modules.tokens else "sentence_embedding"
+        if modules.tokens:
+            return "late_interaction"
+        return "sentence_embedding"
     fitting = [head for head in fitting if head != "sparse"]
     if meant in fitting:
         return str(meant)
+    head = fitting[0]
     if len(fitting) == 1 or not parts:
-        return fitting[0]
+        return head
     paths = names.paths(source.tensors, config)
     has_pooler = any(path.startswith("bert/pooler/") for path in paths)
-    by_pooler = (head for head in fitting if HEADS[head](config).needs_pooler == has_pooler)
-    head = next(by_pooler, fitting[0])
+    for candidate in fitting:
+        if HEADS[candidate](config).needs_pooler == has_pooler:
+            head = candidate
+            break
     if named:
         print(f"note: {source.where} names the architecture {brief(named, 60)}: read as {head}")
     return head
@@ -235,8 +242,10 @@ def head_tensors(source: Source, config: BertConfig) -> dict[str, str]:
     """Returns {tensor name: head layer, such as "classifier"} of tensors outside the encoder."""
     parts = {}
     for name, targets in names.located(source.tensors, config).items():
-        if targets and not targets[0].path.startswith("bert/"):
-            parts[name] = targets[0].path.partition("/")[0]
+        if targets:
+            part, _, _ = targets[0].path.partition("/")
+            if part != "bert":
+                parts[name] = part
     return parts
 
 
@@ -305,7 +314,9 @@ def _labels(config: Mapping[str, Any], where: Path) -> list[str] | None:
     by_id = {}
     try:
         for number, label in stored.items():
-            by_id[int(number)] = label if isinstance(label, str) else json.dumps(label)
+            if not isinstance(label, str):
+                label = json.dumps(label)
+            by_id[int(number)] = label
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"id2label={brief(stored)} in {where / 'config.json'} is not a mapping of ids to "
@@ -570,9 +581,10 @@ def with_positions(
 
 def _interpolated(rows: np.ndarray, count: int) -> np.ndarray:
     """Spreads rows evenly over `count` rows, with linear interpolation between them."""
-    places = np.linspace(0, len(rows) - 1, count)
-    below = np.minimum(places.astype(int), max(len(rows) - 2, 0))
-    above = np.minimum(below + 1, len(rows) - 1)
+    last = len(rows) - 1
+    places = np.linspace(0, last, count)
+    below = np.minimum(places.astype(int), max(last - 1, 0))
+    above = np.minimum(below + 1, last)
     share = (places - below)[:, None].astype(rows.dtype)
     return rows[below] * (1 - share) + rows[above] * share
 

@@ -248,19 +248,20 @@ def find(name: str, model_type: str) -> list[Target]:
     The name may be in an old form, with `gamma` and `beta` instead of LayerNorm's `weight` and
     `bias`, and may lack the family's prefix, as in files of an encoder without a head.
     """
-    for old, new in FAMILIES[model_type].aliases:
+    family = FAMILIES[model_type]
+    for old, new in family.aliases:
         if name.startswith(old):
             name = new + name.removeprefix(old)
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     name = re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)
-    layer = re.search(r"\.([0-9]{1,9})\.", name)
-    if layer:
+    index = None
+    if layer := re.search(r"\.([0-9]{1,9})\.", name):
+        index = int(layer[1])
         name = f"{name[: layer.start()]}.{{layer}}.{name[layer.end() :]}"
     known = _by_hf_name(model_type)
     rules = known.get(name)
     if rules is None:
-        rules = known.get(f"{FAMILIES[model_type].prefix}.{name}", [])
-    index = int(layer[1]) if layer else None
+        rules = known.get(f"{family.prefix}.{name}", [])
     if index is None and "{" in name:
         return []
     if index is not None and any(index < _first_layer(rule, model_type) for rule in rules):
@@ -361,12 +362,13 @@ def without_wrapper(
         if _BUFFER.fullmatch(name):
             continue
         rest = name
-        while rest and not find(rest, model_type):
-            rest = rest.partition(".")[2]
+        targets = find(rest, model_type)
+        while rest and not targets:
+            _, _, rest = rest.partition(".")
+            targets = find(rest, model_type)
         before = name.removesuffix(rest)
         if rest and re.fullmatch(r"[\w.]*", before):
-            target = find(rest, model_type)[0]
-            paths.setdefault(before, []).append(target.path)
+            paths.setdefault(before, []).append(targets[0].path)
     prefix = max(paths, key=lambda prefix: len(paths[prefix]), default="")
     encoders = 0
     for own_paths in paths.values():
@@ -407,29 +409,38 @@ def to_hf(params: Mapping[str, np.ndarray], config: BertConfig) -> Iterator[tupl
     Names and shapes are PyTorch's for the config's family; a stacked array, [layers, ...], becomes
     one array per layer. A tensor of several parameters comes in the place of the last.
     """
-    stored = _hf_names(config.model_type, "projection/kernel" in params)
+    model_type = config.model_type
+    family = FAMILIES[model_type]
+    stored = _hf_names(model_type, "projection/kernel" in params)
     # Most families have a second name for the output bias, that of the output matrix, if untied.
     decoder_bias = stored[_DECODER].removesuffix("weight") + "bias"
-    two_biases = not config.tie_word_embeddings and stored[_BIAS] != decoder_bias
-    two_biases &= FAMILIES[config.model_type].decoder_has_bias
+    two_biases = family.decoder_has_bias and not config.tie_word_embeddings
+    two_biases &= stored[_BIAS] != decoder_bias
+    paths_of: dict[str, list[str]] = {}  # of the parameters that a tensor has
+    for path, name in stored.items():
+        if path in params:
+            paths_of.setdefault(name, []).append(path)
     for path, value in sorted(params.items()):
-        paths = [
-            other for other, name in stored.items() if name == stored[path] and other in params
-        ]
+        name = stored[path]
+        paths = paths_of[name]
         if path != max(paths):
             continue
-        paths.sort(key=lambda part: part_order(_BY_PATH[part].hf_name, config.model_type))
-        for layer in _layers(path, stored[path], len(value), config.model_type):
+        paths.sort(key=lambda part: part_order(_BY_PATH[part].hf_name, model_type))
+        for layer in _layers(path, name, len(value), model_type):
             parts = []
             for part in paths:
-                own = params[part] if layer is None else params[part][layer]
+                own = params[part]
+                if layer is not None:
+                    own = own[layer]
                 parts.append(_BY_PATH[part].transform.to_hf(own, config))
-            whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            yield stored[path].format(layer=layer), whole
+            tensor = parts[0]
+            if len(parts) > 1:
+                tensor = np.concatenate(parts)
+            yield name.format(layer=layer), tensor
         if path == _BIAS and two_biases:
             yield decoder_bias, value
     if _EMBEDDING in params:
-        yield from FAMILIES[config.model_type].tables(config).items()
+        yield from family.tables(config).items()
 
 
 def two_biases(stored: Iterable[str], config: BertConfig) -> list[str]:

@@ -234,8 +234,9 @@ def read_sentence_modules(directory: Path) -> SentenceModules | None:
     folder = directory / named[0][1]
     if first == [STATIC]:
         settings = TransformerFields()
-        pooling, include_prompt = "mean", True
-        size = read_table(folder).shape[1]
+        pooling = "mean"
+        include_prompt = True
+        _, size = read_table(folder).shape
     else:
         settings = read_settings(folder)
         pooling, include_prompt = read_pooling(directory / named[1][1] / "config.json")
@@ -536,26 +537,30 @@ def sentence_files(directory: Path) -> dict[str, bytes]:
         return {}
     root = transformer_folder(directory)
     modules = modules_of(directory)
-    files = [directory / MODULES, directory / MODEL]
-    files += [directory / ROUTER, *(root / name for name in SETTINGS)]
+    files = [directory / MODULES, directory / MODEL, directory / ROUTER]
+    files += [root / name for name in SETTINGS]
     for routed in routes_of(directory).values():
         modules += routed
-    for folder in {folder: None for _, folder in modules}:
-        if directory / folder not in (root, directory):
-            files += sorted((directory / folder).rglob("*"))
+    for name in {name: None for _, name in modules}:
+        folder = directory / name
+        if folder not in (root, directory):
+            files += sorted(folder.rglob("*"))
     contents = {}
     for file in files:
         if file.is_file():
-            name = file.relative_to(root if file.parent == root else directory)
-            contents[name.as_posix()] = file.read_bytes()
-    if root != directory:
-        described = json.loads(contents[MODULES])
-        described[0]["path"] = ""
-        contents[MODULES] = json.dumps(described, indent=2).encode()
-    if root != directory and ROUTER in contents:
+            base = directory
+            if file.parent == root:
+                base = root
+            contents[file.relative_to(base).as_posix()] = file.read_bytes()
+    if root == directory:
+        return contents
+    described = json.loads(contents[MODULES])
+    described[0]["path"] = ""
+    contents[MODULES] = json.dumps(described, indent=2).encode()
+    if ROUTER in contents:
         # The transformer of the copy is beside the file.
-        name = json.dumps(root.relative_to(directory).as_posix()).encode()
-        contents[ROUTER] = contents[ROUTER].replace(name, b'"."')
+        name = json.dumps(root.relative_to(directory).as_posix())
+        contents[ROUTER] = contents[ROUTER].replace(name.encode(), b'"."')
     return contents
 
 
@@ -573,7 +578,9 @@ def read_cross_encoder(
     text = _first_of(files, *SETTINGS)
     not_followed = []
     for module in json.loads(files.get(MODULES, b"[]")):
-        kind = str(module.get("type") if isinstance(module, dict) else module)
+        if isinstance(module, dict):
+            module = module.get("type")
+        kind = str(module)
         if not re.fullmatch(r"sentence_transformers\.(.*\.)?Transformer", kind):
             not_followed.append(kind)
     length = text.get("max_seq_length")
@@ -603,17 +610,21 @@ def _activation_of_logits(model: Mapping[str, Any], config: Mapping[str, Any]) -
         path = nested.get("activation_fn")
     if path is None:
         path = config.get("sbert_ce_default_activation_function")
-    path = "" if path is None else str(path)
-    if path.startswith("torch."):
-        return path.rpartition(".")[2]
-    return path
+    if path is None:
+        return ""
+    name = str(path)
+    if name.startswith("torch."):
+        _, _, name = name.rpartition(".")
+    return name
 
 
 def _first_of(files: Mapping[str, bytes], *names: str) -> dict[str, Any]:
     for name in names:
         if name in files:
             content = json.loads(files[name])
-            return content if isinstance(content, dict) else {}
+            if not isinstance(content, dict):
+                return {}
+            return content
     return {}
 
 

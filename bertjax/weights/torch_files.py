@@ -82,6 +82,8 @@ _LEGACY_PROTOCOL = 1001
 
 # Entries that torch writes into the archive's single folder; newer entries start with a dot.
 _ENTRY = re.compile(r"data\.pkl|data/[0-9]+|version|byteorder|\.[a-z_]+(/[a-z_]+)?")
+# In the header of an entry: flags, method, and the lengths of the name and of the extra field.
+_ZIP_HEADER = struct.Struct("<6x2H16x2H")
 
 
 class _Storage(NamedTuple):
@@ -93,14 +95,14 @@ class _Storage(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return self.numel * np.dtype(_STORED_AS.get(self.dtype, self.dtype)).itemsize
+        stored = np.dtype(_STORED_AS.get(self.dtype, self.dtype))
+        return self.numel * stored.itemsize
 
     def placed(self, start: int, end: int) -> int:
         """Returns the byte offset `start` of the storage, which must end at or before `end`."""
-        if self.nbytes > end - start:
-            raise ValueError(
-                f"storage {self.key!r} has {end - start} bytes instead of {self.nbytes}"
-            )
+        room = end - start
+        if self.nbytes > room:
+            raise ValueError(f"storage {self.key!r} has {room} bytes instead of {self.nbytes}")
         return start
 
 
@@ -165,7 +167,8 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: 
         raise ValueError("it has a tensor with arguments that plain tensors do not have")
     if type(shape) is not tuple or type(strides) is not tuple or len(shape) != len(strides):
         raise ValueError("it has a tensor whose shape and strides do not have the same length")
-    if len(shape) > MAX_DIMENSIONS or not all(map(_is_count, (offset, *shape, *strides))):
+    numbers = (offset, *shape, *strides)
+    if len(shape) > MAX_DIMENSIONS or not all(map(_is_count, numbers)):
         raise ValueError("it has a tensor with a negative, fractional or huge size or offset")
     extent = 0
     most = 2**40
@@ -175,7 +178,8 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *rest: 
         for size, stride in zip(shape, strides, strict=True):
             extent += (size - 1) * stride
     # Views that repeat elements are refused as well, because a copy of one could be huge.
-    if offset + extent > storage.numel or math.prod(n for n in shape if n) > most:
+    elements = math.prod(size for size in shape if size)
+    if offset + extent > storage.numel or elements > most:
         raise ValueError(
             f"its tensor of shape {shape}, strides {strides} and offset {offset} goes beyond its "
             f"storage {storage.key!r} of {storage.numel} elements"
@@ -305,7 +309,10 @@ def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
         data = _File(file.fileno(), 0, access=mmap.ACCESS_READ)
     try:
         is_zip = data[:4] == b"PK\x03\x04"
-        tensors, starts, byteorder = _open_zip(data) if is_zip else _open_legacy(data)
+        opened = _open_legacy
+        if is_zip:
+            opened = _open_zip
+        tensors, starts, byteorder = opened(data)
     except (zipfile.BadZipFile, struct.error) as error:
         raise _refusal(path, "is truncated or damaged", error) from error
     except (ValueError, OverflowError, NotImplementedError, OSError) as error:
@@ -324,18 +331,25 @@ def _refusal(path: str | Path, what: str, error: Exception) -> ValueError:
 def _read(data: _File, tensor: _Tensor, start: int, byteorder: str) -> np.ndarray:
     dtype = tensor.storage.dtype
     if not tensor.extent:
-        return np.empty(tensor.shape, "float32" if dtype == "bfloat16" else dtype)
+        if dtype == "bfloat16":
+            dtype = "float32"
+        return np.empty(tensor.shape, dtype)
     native = np.dtype(_STORED_AS.get(dtype, dtype))
-    start += tensor.offset * native.itemsize
-    stored = native.newbyteorder("<" if byteorder == "little" else ">")
+    itemsize = native.itemsize
+    start += tensor.offset * itemsize
+    order = ">"
+    if byteorder == "little":
+        order = "<"
+    stored = native.newbyteorder(order)
     flat = np.frombuffer(data, stored, tensor.extent, start)
-    if start % native.itemsize or not stored.isnative:
+    if start % itemsize or not stored.isnative:
         flat = flat.astype(native)
-    strides = [stride * native.itemsize for stride in tensor.strides]
+    strides = [stride * itemsize for stride in tensor.strides]
     # The view is in bounds, because its extent was checked when the file was opened.
     view = np.lib.stride_tricks.as_strided(flat, tensor.shape, strides, writeable=False)
     if dtype == "bfloat16":
-        return np.asarray(view.astype(np.uint32) << 16).view(np.float32)
+        bits = view.astype(np.uint32) << 16
+        return np.asarray(bits).view(np.float32)
     if dtype == "bool":
         return np.asarray(view != 0)
     return view
@@ -349,24 +363,29 @@ def _open_zip(data: _File) -> _Opened:
     """In the single folder of the archive, `data.pkl` is the pickle, and `data/N` are storages."""
     spans, checksum = _zip_entries(data)
     start, end = spans["data.pkl"]
-    if end - start > MAX_PICKLE_BYTES:  # before the checksum reads it
-        raise ValueError(f"data.pkl has {end - start} bytes, more than {MAX_PICKLE_BYTES}")
+    size = end - start
+    if size > MAX_PICKLE_BYTES:  # before the checksum reads it
+        raise ValueError(f"data.pkl has {size} bytes, more than {MAX_PICKLE_BYTES}")
     if zlib.crc32(data[start:end]) != checksum:
         raise ValueError("the checksum of data.pkl is wrong")
     data.seek(start)
-    tensors = _state_dict(_Unpickler(data, legacy=False).load())
-    if data.tell() != end:
-        raise ValueError(f"the pickle in data.pkl ends {end - data.tell()} bytes before its entry")
+    unpickler = _Unpickler(data, legacy=False)
+    tensors = _state_dict(unpickler.load())
+    unread = end - data.tell()
+    if unread:
+        raise ValueError(f"the pickle in data.pkl ends {unread} bytes before its entry")
     start, end = spans.get("byteorder", (0, 0))
-    byteorder = data[start : min(end, start + 16)].decode("ascii") or "little"
+    written = data[start : min(end, start + 16)]
+    byteorder = written.decode("ascii") or "little"
     if byteorder not in ("little", "big"):
         raise ValueError(f"its byte order is {byteorder!r}, neither 'little' nor 'big'")
     starts = {}
     for name, tensor in tensors.items():
-        key = tensor.storage.key
-        if f"data/{key}" not in spans:
-            raise ValueError(f"storage {key!r} of tensor {name!r} is missing")
-        starts[key] = tensor.storage.placed(*spans[f"data/{key}"])
+        storage = tensor.storage
+        span = spans.get(f"data/{storage.key}")
+        if span is None:
+            raise ValueError(f"storage {storage.key!r} of tensor {name!r} is missing")
+        starts[storage.key] = storage.placed(*span)
     return tensors, starts, byteorder
 
 
@@ -382,39 +401,40 @@ def _zip_entries(data: _File) -> tuple[dict[str, tuple[int, int]], int]:
     pickles = [entry for entry in entries if entry.filename.endswith("data.pkl")]
     if len(pickles) != 1:
         raise ValueError(f"the archive has {len(pickles)} files data.pkl instead of one")
+    (pickled,) = pickles
     spans: dict[str, tuple[int, int]] = {}
     free_from = 0
     for entry in entries:
-        root, _, name = entry.orig_filename.partition("/")
-        if f"{root}/data.pkl" != pickles[0].filename or not _ENTRY.fullmatch(name):
-            raise ValueError(f"{entry.orig_filename!r} is not an entry that torch.save writes")
+        shown = entry.orig_filename
+        root, _, name = shown.partition("/")
+        if f"{root}/data.pkl" != pickled.filename or not _ENTRY.fullmatch(name):
+            raise ValueError(f"{shown!r} is not an entry that torch.save writes")
         if root in ("", ".", "..") or "\\" in root or name in spans:
-            raise ValueError(
-                f"{entry.orig_filename!r} is in the archive twice, or its folder has a bad name"
-            )
+            raise ValueError(f"{shown!r} is in the archive twice, or its folder has a bad name")
         start = _start_of(data, entry, free_from)
         free_from = start + entry.file_size
         if free_from > end:
-            raise ValueError(
-                f"entry {entry.orig_filename!r} of {entry.file_size} bytes goes beyond the file"
-            )
+            raise ValueError(f"entry {shown!r} of {entry.file_size} bytes goes beyond the file")
         spans[name] = start, free_from
-    return spans, pickles[0].CRC
+    return spans, pickled.CRC
 
 
 def _start_of(data: _File, entry: zipfile.ZipInfo, free_from: int) -> int:
     """Returns where the content of an entry starts, if its header agrees with the directory."""
     at = entry.header_offset
     shown = entry.orig_filename
-    header = data[at : at + 30]
-    if at < free_from or len(header) < 30 or header[:4] != b"PK\x03\x04":
+    name_start = at + _ZIP_HEADER.size
+    header = data[at:name_start]
+    if at < free_from or len(header) < _ZIP_HEADER.size or header[:4] != b"PK\x03\x04":
         raise ValueError(f"entry {shown!r} is not where the archive's directory says")
-    flags, method, name_length, extra_length = struct.unpack("<6x2H16x2H", header)
+    flags, method, name_length, extra_length = _ZIP_HEADER.unpack(header)
     if method or entry.compress_type or entry.compress_size != entry.file_size:
         raise ValueError(f"entry {shown!r} is compressed, which torch never does")
-    name_end = at + 30 + name_length
-    encoding = "utf-8" if flags & 0x800 else "cp437"
-    name = data[at + 30 : name_end].decode(encoding)
+    encoding = "cp437"
+    if flags & 0x800:
+        encoding = "utf-8"
+    name_end = name_start + name_length
+    name = data[name_start:name_end].decode(encoding)
     if name != shown or (flags | entry.flag_bits) & 1:
         raise ValueError(f"entry {shown!r} is encrypted, or has different names in two places")
     return name_end + extra_length
@@ -427,28 +447,33 @@ def _open_legacy(data: _File) -> _Opened:
     storages' keys.
     """
     for expected in (_LEGACY_MAGIC, _LEGACY_PROTOCOL):
-        number = _Unpickler(data, legacy=True).load()
+        number = _load_legacy(data)
         if type(number) is not int or number != expected:
             raise ValueError("it is neither of the two formats of torch.save")
-    _Unpickler(data, legacy=True).load()  # This pickle holds the sizes of C types.
+    _load_legacy(data)  # This pickle holds the sizes of C types.
     unpickler = _Unpickler(data, legacy=True)
     tensors = _state_dict(unpickler.load())
-    keys = _Unpickler(data, legacy=True).load()
+    storages = unpickler.storages
+    keys = _load_legacy(data)
     if type(keys) is not list or any(type(key) is not str for key in keys):
         raise ValueError("its storage keys are not a list of strings")
-    storages = unpickler.storages
     if sorted(keys) != sorted(storages):
         raise ValueError(f"it has {len(keys)} storage keys for {len(storages)} storages")
     starts = {}
     at = data.tell()
     for key in keys:
         storage = storages[key]
-        (numel,) = struct.unpack("<q", data[at : at + 8])
+        start = at + 8  # behind the number of elements
+        (numel,) = struct.unpack("<q", data[at:start])
         if numel != storage.numel:
             raise ValueError(f"storage {key!r} has {numel} elements instead of {storage.numel}")
-        starts[key] = storage.placed(at + 8, len(data))
-        at += 8 + storage.nbytes
+        starts[key] = storage.placed(start, len(data))
+        at = start + storage.nbytes
     return tensors, starts, "little"
+
+
+def _load_legacy(data: _File) -> Any:
+    return _Unpickler(data, legacy=True).load()
 
 
 def _state_dict(top: Any) -> dict[str, _Tensor]:

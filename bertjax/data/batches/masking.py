@@ -123,7 +123,7 @@ class UnspacedTokens:
         starts = np.zeros(len(ids), bool)
         inside = (self.tokens | self._are_parts)[ids]
         changes = np.diff(inside, prepend=False, append=False)
-        runs = np.flatnonzero(changes).reshape(-1, 2)
+        runs = np.flatnonzero(changes).reshape(-1, 2)  # [runs, (first, last + 1)]
         for start, end in runs.tolist():
             run = ids[start:end]
             if not self.tokens[run].any():
@@ -133,7 +133,8 @@ class UnspacedTokens:
             text = written.decode("utf-8", "bertjax.bytes")
             sizes = np.array([len(piece) for piece in pieces])
             places = np.cumsum(sizes) - sizes
-            word_ends = np.cumsum([len(word.encode()) for word in breaker(text, "en")])
+            word_sizes = [len(word.encode()) for word in breaker(text, "en")]
+            word_ends = np.cumsum(word_sizes)
             starts[start:end] = np.isin(places, word_ends)
             starts[start] = True
         return starts
@@ -157,17 +158,19 @@ def choose_tokens(
         rows: int [S], the number of the row that contains the sequence, ascending.
         bits: uint64 [N], random bits of each token.
     """
+    size = len(lengths)
     candidates = np.flatnonzero(masking.maskable[ids])
-    numbers = np.arange(len(lengths))
-    sequences = np.repeat(numbers, lengths)[candidates]
-    counts = np.bincount(sequences, minlength=len(lengths))
+    sequence_of_token = np.repeat(np.arange(size), lengths)
+    sequences = sequence_of_token[candidates]
+    counts = np.bincount(sequences, minlength=size)
     quotas = np.rint(lengths * masking.probability).astype(int)
     quotas = np.minimum(np.maximum(quotas, 1), counts)
     quotas = _limited(quotas, rows, masking.max_predictions)
     if masking.word_starts is None:
         order = _shuffled(counts, bits[candidates])
         is_drawn = ranks(counts) < np.repeat(quotas, counts)
-        return np.sort(candidates[order[is_drawn]])
+        drawn = order[is_drawn]
+        return np.sort(candidates[drawn])
     is_first = masking.word_starts[ids[candidates]]
     if masking.segment is not None:
         is_start = masking.segment(ids)
@@ -213,16 +216,16 @@ def _draw_words(
 ) -> np.ndarray:
     """Draws whole words or n-grams (Lan et al. 2019, 4.2): bool [W], whether a word is drawn."""
     first = np.flatnonzero(is_first)
+    count = len(first)
     edges = np.append(first, len(candidates))
     counts = np.bincount(sequences[first], minlength=len(quotas))
     bits = bits[candidates[first]]
     order = _shuffled(counts, bits)
+    sizes = np.ones(count, int)
     if masking.max_ngram > 1:
         sizes = _draw_sizes(candidates, sequences, first, masking.max_ngram, bits)
-    else:
-        sizes = np.ones(len(first), int)
     starts = np.cumsum(counts) - counts
-    taken = np.zeros(len(first), bool)
+    taken = np.zeros(count, bool)
     free = quotas.copy()
     active = np.arange(len(quotas))
     # Step i looks at the word that is number i in the random order of its sequence.
@@ -232,6 +235,7 @@ def _draw_words(
         if not len(active):
             break
         word = order[starts[active] + step]
+        room = free[active]
         wanted = sizes[word]
         largest = int(wanted.max())
         size = np.zeros(len(word), int)
@@ -239,15 +243,17 @@ def _draw_words(
         # An n-gram of more than `free` tokens loses its last words; a single word of more tokens is
         # skipped, since a later word may be shorter.
         for n in range(1, largest + 1):
-            end = np.minimum(word + n, len(first))
+            end = np.minimum(word + n, count)
             tokens = edges[end] - edges[word]
-            fits = (wanted >= n) & (tokens <= free[active])
+            fits = (wanted >= n) & (tokens <= room)
             overlaps |= fits & taken[end - 1]
             size[fits] = n
         size[overlaps] = 0
         for n in range(largest):
-            taken[word[size > n] + n] = True
-        free[active] -= edges[word + size] - edges[word]
+            longer = word[size > n]
+            taken[longer + n] = True
+        tokens = edges[word + size] - edges[word]
+        free[active] = room - tokens
     return taken
 
 
@@ -306,20 +312,20 @@ def random_bits(seed: Sequence[int], rows: Sequence[int], row_length: int) -> np
     """
     key = np.random.SeedSequence(seed).generate_state(2, np.uint64)
     generator = np.random.Philox(key=key)
-    counters = math.ceil(2 * row_length / _NUMBERS)
     indices = np.asarray(rows)
-    shape = (len(indices), counters * _NUMBERS)
-    bits = np.empty(shape, np.uint64)
+    count = len(indices)
+    needed = 2 * row_length
+    counters = math.ceil(needed / _NUMBERS)
+    bits = np.empty((count, counters * _NUMBERS), np.uint64)
     position = 0
     # Rows with consecutive indices, as in a host's share of a batch, are drawn together.
     jumps = np.diff(indices, prepend=indices[:1] - 2) != 1
     starts = np.flatnonzero(jumps).tolist()
-    edges = [*starts, len(indices)]
+    edges = [*starts, count]
     for start, end in itertools.pairwise(edges):
         first = int(indices[start]) * counters
         generator.advance((first - position) % (1 << 256))
         drawn = bits[start:end]
         drawn[:] = generator.random_raw(drawn.shape)
         position = first + len(drawn) * counters
-    bits = bits[:, : 2 * row_length]
-    return bits.reshape(len(indices), 2, row_length)
+    return bits[:, :needed].reshape(count, 2, row_length)

@@ -104,7 +104,9 @@ class Rows:
                 f"{path} cannot be read ({reason}): make it readable, then run the same command "
                 "again."
             )
-        where = path if row is None else f"Row {row} of {path}"
+        where = path
+        if row is not None:
+            where = f"Row {row} of {path}"
         return ValueError(
             f"{where} cannot be read, because it is damaged ({reason}): run the prepare command "
             "again, which writes it again."
@@ -126,7 +128,9 @@ def files_to_keep_open(wanted: int) -> int:
     if soft == unlimited:
         return wanted
     if soft < needed:
-        soft = needed if hard == unlimited else min(needed, hard)
+        soft = needed
+        if hard != unlimited:
+            soft = min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return max(min(wanted, soft - _OTHER_FILES), _LEAST_SHARDS)
 
@@ -212,7 +216,9 @@ def _endless_rows(sources: Sequence[RowSource], seed: Sequence[int]) -> grain.Ma
     rows = []
     for number, source in enumerate(sources):
         # A single source is shuffled as before there were mixtures, so that old runs can resume.
-        seed_of_source = seed if len(sources) == 1 else (*seed, number)
+        seed_of_source = seed
+        if len(sources) > 1:
+            seed_of_source = (*seed, number)
         (shuffle_seed,) = np.random.SeedSequence(seed_of_source).generate_state(1).tolist()
         shards: Any = Rows(source.paths)
         once = grain.MapDataset.source(shards).shuffle(seed=shuffle_seed)
@@ -242,7 +248,10 @@ class _MaskedRows:
             bits = random_bits(self.seed, block, self.form.row_length)
             rows = self.read(block)
             blocks.append(make_batch(rows, self.masking, self.form, bits))
-        return {key: np.concatenate([block[key] for block in blocks]) for key in blocks[0]}
+        batch = {}
+        for key in blocks[0]:
+            batch[key] = np.concatenate([block[key] for block in blocks])
+        return batch
 
 
 class _HostBatches(grain.MapDataset):

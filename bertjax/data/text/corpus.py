@@ -111,12 +111,16 @@ class Corpus:
         self._said: set[str] = set()
         self._seen: set[int] = set()
         mixture = parse_mixture(inputs, streams.input_exists)
-        names = inputs if mixture is None else [source.name for source in mixture.sources]
+        names = inputs
+        if mixture is not None:
+            names = [source.name for source in mixture.sources]
         self._opened = [self._open(name) for name in names]
         self.identity = list(chain.from_iterable(opened.identity for opened in self._opened))
         self.pinned_inputs = [opened.pinned for opened in self._opened]
         sizes = [opened.size for opened in self._opened]
-        self.total_bytes = None if None in sizes else sum(size or 0 for size in sizes)
+        self.total_bytes = None
+        if None not in sizes:
+            self.total_bytes = sum(size or 0 for size in sizes)
         self.sources: list[dict[str, Any]] | None = None
         self.note = ""
         if mixture is not None:
@@ -161,14 +165,20 @@ class Corpus:
             return self._open_tfds(name)
         if is_hub_dataset(name):
             dataset = open_dataset(name)
-            identity = [[f"{dataset.name}/{file.path}", file.size] for file in dataset.files]
-            size = sum(file.size for file in dataset.files)
-            return _Opened(dataset.pinned, identity, size, partial(self._hub, dataset))
+            identity = []
+            total = 0
+            for file in dataset.files:
+                identity.append([f"{dataset.name}/{file.path}", file.size])
+                total += file.size
+            return _Opened(dataset.pinned, identity, total, partial(self._hub, dataset))
         paths = streams.find_files(str(local_copy(name)))
-        sizes = list(map(os.path.getsize, paths))
-        marks = map(streams.fingerprint, paths)
-        identity = list(map(list, zip(paths, sizes, marks, strict=True)))
-        return _Opened(name, identity, sum(sizes), partial(self._files, paths), paths)
+        identity = []
+        total = 0
+        for path in paths:
+            size = os.path.getsize(path)
+            identity.append([path, size, streams.fingerprint(path)])
+            total += size
+        return _Opened(name, identity, total, partial(self._files, paths), paths)
 
     def _open_tfds(self, name: str) -> _Opened:
         full_name, splits = tables.open_tfds_splits(

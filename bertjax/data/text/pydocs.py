@@ -226,30 +226,33 @@ def _read_line(line: str, following: str) -> tuple[bool, bool, str | None]:
     Returns (whether it ends the paragraph above, whether indented lines may continue it, its text
     or None if it contains no prose).
     """
+    no_prose = True, False, None
     if not line or line.startswith((">>>", "...", "%", "$ ", "@")):
-        return True, False, None
+        return no_prose
     if _UNDERLINE.match(line) or _TABLE.match(line):
-        return True, False, None
+        return no_prose
     if _UNDERLINE.match(following):
-        return True, False, None  # a heading
+        return no_prose  # a heading
     if line.startswith(".. "):
         name, _, text = line[3:].partition("::")
-        text = text.strip()
         if name.startswith("version") or name.strip() not in _TEXT_DIRECTIVES:
-            text = ""
-        return True, False, text or None
+            return no_prose
+        return True, False, text.strip() or None
     if field := _FIELD.match(line):
         return True, True, field[1] or None
     if bullet := _BULLET.match(line):
         item = line[bullet.end() :]
-        entry = _ENTRY.match(item)
-        return True, True, entry[1] if entry else item
+        if entry := _ENTRY.match(item):
+            item = entry[1]
+        return True, True, item
     if entry := _ENTRY.match(line):
         # "name: a description" and "name (type): a description" are text, "x: int" is not.
-        is_text = len(entry[1].split()) >= 3
-        return True, True, entry[1] if is_text else None
+        text = entry[1]
+        if len(text.split()) < 3:
+            text = None
+        return True, True, text
     if _TYPED_ENTRY.match(line) and not line.endswith("."):
-        return True, False, None
+        return no_prose
     return False, False, line
 
 

@@ -151,29 +151,31 @@ def _ends_sentence(paragraph: str, match: re.Match) -> bool:
     assert match_before is not None  # the pattern matches the empty string, too
     word = match_before[0]
     lower = word.lower()
-    if len(word) > 3 and "." not in word and lower not in _LISTED:
+    size = len(word)
+    has_dot = "." in word
+    if size > 3 and not has_dot and lower not in _LISTED:
         return True
     if word.endswith(("usw", "itd", "itp", "д", "п")) and _ETC.search(before):
         return True
     is_initial = word.isupper() or (word.islower() and word >= "\u0400")
-    if len(word) == 1 and is_initial and word != "I":
+    if size == 1 and is_initial and word != "I":
         return False
     if lower in _FOREIGN and word[1:] == lower[1:]:
         return False
-    if len(word) == 1 or "." in word or word == "Chr":
-        near = _SPACED.finditer(paragraph, max(0, stop - 8), stop + 8)
-        if any(match.start() < stop < match.end() for match in near):
-            return False
+    if size == 1 or has_dot or word == "Chr":
+        for spaced in _SPACED.finditer(paragraph, max(0, stop - 8), stop + 8):
+            if spaced.start() < stop < spaced.end():
+                return False
     if lower in _TITLES:
         return False
-    if len(word) < 3 and word.isdecimal():
-        following = _NEXT_WORD.match(paragraph, match.end())
+    following = _NEXT_WORD.match(paragraph, match.end())
+    if size < 3 and word.isdecimal():
         is_month = following is not None and following[1] in _GERMAN_MONTHS
         return not is_month and not _ORDINAL.search(before)
     if lower in _BEFORE_NUMBERS:
         return not after.isdigit()
-    if lower in _AMBIGUOUS or (len(word) > 2 and word[1] == "." and word[0].isalpha()):
-        following = _NEXT_WORD.match(paragraph, match.end())
+    is_dotted = size > 2 and word[1] == "." and word[0].isalpha()
+    if is_dotted or lower in _AMBIGUOUS:
         return following is not None and following[1].lower() in _STARTERS
     return True
 

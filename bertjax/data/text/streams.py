@@ -483,11 +483,14 @@ def _read_extended(header: tarfile.TarInfo, stream: Stream) -> dict[str, str]:
     values = {}
     while content.strip(b"\0"):
         entry = _ENTRY.match(content)
-        end = int(entry[1]) if entry else 0
-        if entry is None or not entry.end() < end <= len(content) or content[end - 1] != ord("\n"):
+        if entry is None:
             raise ValueError("an extended header is damaged")
-        key = entry[2]
-        value = content[entry.end() : end - 1]
+        size, key = entry.groups()
+        start = entry.end()
+        end = int(size)
+        if not start < end <= len(content) or content[end - 1] != ord("\n"):
+            raise ValueError("an extended header is damaged")
+        value = content[start : end - 1]
         if key.startswith(b"GNU.sparse"):
             values["sparse"] = "yes"
         elif key == b"path":

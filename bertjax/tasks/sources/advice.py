@@ -197,12 +197,12 @@ ROWS_COMPARED = 100_000
 
 def names_owner(column: str) -> bool:
     """Returns whether the name of a column says that rows with one value belong together."""
-    plain = unicodedata.normalize("NFKD", column)
-    plain = "".join(letter for letter in plain if not unicodedata.combining(letter))
+    letters = unicodedata.normalize("NFKD", column)
+    plain = "".join(letter for letter in letters if not unicodedata.combining(letter))
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_A-Za-z]+", plain)
     words = [word.lower() for word in words]
     while len(words) > 1 and words[-1] in _NUMBERS:
-        del words[-1]
+        words.pop()
     return bool(words) and words[-1] in OWNERS
 
 
@@ -212,11 +212,13 @@ def shared_values(data: Dataset, by: By, ignored: Collection[str]) -> str:
     Values of such a column repeat, and its name says that its rows belong together, or the label
     depends on it, so that rows of one value tell the label of the others.
     """
+    if "dev" not in data.splits:
+        return ""
     skipped = data.read_columns.union(ignored)
     columns: dict[str, list[int]] = defaultdict(list)  # hashes of the values, which may be long
     labels: list[Hashable] = []
     trained = 0
-    for split in ("train", "dev") if "dev" in data.splits else ():
+    for split in ("train", "dev"):
         trained = len(labels)
         for example in itertools.islice(data.examples(split), ROWS_COMPARED):
             labels.append(by.key(example))
@@ -226,18 +228,22 @@ def shared_values(data: Dataset, by: By, ignored: Collection[str]) -> str:
                     columns[name].append(hash(str(value)))
     found = []
     for name, hashes in columns.items():
+        if len(hashes) < len(labels):
+            continue  # rows of JSON may lack a column
         values, ids = np.unique(np.array(hashes, np.int64), return_inverse=True)
-        both = np.intersect1d(ids[:trained], ids[trained:])
-        # Rows of JSON may lack a column.
-        repeat = 1 < len(values) < len(ids) / 2 and len(ids) == len(labels)
-        if repeat and len(both) and (names_owner(name) or _is_told(labels, ids, len(values), by)):
-            found.append((names_owner(name), len(values), len(both), name))
+        size = len(values)
+        both = len(np.intersect1d(ids[:trained], ids[trained:]))
+        if both and 1 < size < len(ids) / 2:
+            is_owner = names_owner(name)
+            if is_owner or _is_told(labels, ids, size, by):
+                found.append((is_owner, size, both, name))
     if not found:
         return ""
     found.sort(reverse=True)
     shown = [f"{both:,} of {size:,} values of {name}" for _, size, both, name in found]
+    first = found[0][-1]
     return (
-        f"warning: {' and '.join(shown)} are in train and dev; give --group_column {found[0][-1]} "
+        f"warning: {' and '.join(shown)} are in train and dev; give --group_column {first} "
         "to keep the rows of a value in one split, or --ignore_columns if they tell nothing about "
         "each other."
     )
@@ -263,9 +269,13 @@ def variance_explained(groups: np.ndarray, values: np.ndarray) -> float:
     size = len(values)
     counts = np.bincount(groups)
     means = np.bincount(groups, values) / np.maximum(counts, 1)
-    within = np.square(values - means[groups]).sum() / max(size - np.count_nonzero(counts), 1)
+    deviations = values - means[groups]
+    freedom = max(size - np.count_nonzero(counts), 1)
+    within = np.square(deviations).sum() / freedom
     total = values.var(ddof=1)
-    return float(1 - within / total) if total else 0.0
+    if not total:
+        return 0.0
+    return float(1 - within / total)
 
 
 def cramers_v(groups: np.ndarray, classes: Sequence[Hashable]) -> float:
@@ -275,18 +285,23 @@ def cramers_v(groups: np.ndarray, classes: Sequence[Hashable]) -> float:
     by how rare the class is. Without the correction, V would be .45 for independent variables with
     five rows per group.
     """
+    size = len(groups)
     numbers: dict[Hashable, int] = {}
     of_rows = np.array([numbers.setdefault(name, len(numbers)) for name in classes])
-    pairs, counts = np.unique(groups * len(numbers) + of_rows, return_counts=True)
-    in_group, of_class = np.divmod(pairs, len(numbers))
+    # A cell is a group and a class that occur together.
+    cells, counts = np.unique(groups * len(numbers) + of_rows, return_counts=True)
+    group_of_cell, class_of_cell = np.divmod(cells, len(numbers))
     group_sizes = np.bincount(groups)
     class_sizes = np.bincount(of_rows)
+    weights = 1 - class_sizes / size
     # Sums of squared deviations of what is 1 for a class and else 0.
-    total = class_sizes * (1 - class_sizes / len(groups))
-    within = class_sizes - np.bincount(of_class, counts**2 / group_sizes[in_group])
-    freedom = max(len(groups) - np.count_nonzero(group_sizes), 1)
+    total = class_sizes * weights
     if not total.any():
         return 0.0  # one class
-    explained = 1 - (within / freedom) / (total / (len(groups) - 1))
-    weights = 1 - class_sizes / len(groups)
-    return float(np.sqrt(max(np.average(explained, weights=weights), 0.0)))
+    squares = counts**2 / group_sizes[group_of_cell]
+    within = class_sizes - np.bincount(class_of_cell, squares)
+    freedom = max(size - np.count_nonzero(group_sizes), 1)
+    variance = total / (size - 1)
+    explained = 1 - (within / freedom) / variance
+    mean = np.average(explained, weights=weights)
+    return float(np.sqrt(max(mean, 0.0)))

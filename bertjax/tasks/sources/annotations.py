@@ -159,8 +159,10 @@ def _json_export(table: Table, kind: TableKind, named: str | None) -> Annotation
     group = _group(table.path, ordered, ordered, named)
     for row in rows:
         row.pop("tokens", None)  # of Prodigy, which are no words
-        entities = row.pop(group, None)
-        row[ENTITIES] = None if row.get(_SKIPPED) else entities or []
+        entities = row.pop(group, None) or []
+        if row.get(_SKIPPED):
+            entities = None
+        row[ENTITIES] = entities
     return export
 
 
@@ -222,7 +224,9 @@ def _of_task(task: _Values, not_read: Counter[str], kind: TableKind) -> dict[str
             row.setdefault(name, []).append(value)
         elif sort == "choices" and kind.label == "class":
             choices = value["choices"]
-            row[name] = choices[0] if len(choices) == 1 else choices
+            if len(choices) == 1:
+                choices = choices[0]
+            row[name] = choices
         else:
             not_read[sort] += 1
     return row
@@ -301,7 +305,8 @@ def _webanno(path: Path, named: str | None) -> AnnotationTable:
     """Reads the sentences of a document, and the entities in a column of one of its layers."""
     export = AnnotationTable(path, "WebAnno TSV")
     blocks = itertools.groupby(read_lines(path), lambda line: bool(line[1].strip()))
-    header, *sentences = [[*lines] for filled, lines in blocks if filled]
+    filled_blocks = [[*lines] for is_filled, lines in blocks if is_filled]
+    header, *sentences = filled_blocks
     _, version = header[0]
     if not version.startswith(f"{_FORMAT} 3"):
         found = brief(version[8:], 60)
@@ -320,7 +325,9 @@ def _webanno(path: Path, named: str | None) -> AnnotationTable:
         groups = [_NAMED_ENTITIES]
     group = _group(path, groups, columns, named)
     column = columns.index(group)
-    unnamed = "" if "." in group else group
+    unnamed = group
+    if "." in group:
+        unnamed = ""
     for lines in sentences:
         number, _ = lines[0]
         export.add(number, _sentence, path.stem, lines, column, unnamed)
@@ -350,8 +357,11 @@ def _sentence(
         for value, number in _VALUE.findall(cell):
             if value == "_":
                 continue
-            label = unnamed if value == "*" else _unescaped(value)
-            entity = entities.setdefault(number or (start, label), {"label": label})
+            label = unnamed
+            if value != "*":
+                label = _unescaped(value)
+            key = number or (start, label)
+            entity = entities.setdefault(key, {"label": label})
             entity.setdefault("start_offset", int(start) - origin)
             entity["end_offset"] = int(end) - origin
     number, _ = lines[0]

@@ -268,7 +268,8 @@ class _Search:
             self._set(negatives=_by_number(numbered))
         if self.columns.negatives and not self.columns.scores:
             scores = self._usual([SCORES])
-            self._set(scores=(scores,) if scores else ())
+            if scores:
+                self._set(scores=(scores,))
 
     def find_two_texts(self) -> None:
         """Finds the texts that embeddings compare, and the score of a pair."""
@@ -309,10 +310,12 @@ class _Search:
             self._set(label=self._usual(kind.labels))
         if kind.label == "choice" and not named.choices:
             self._set(choices=self._choices())
-        if kind.ranks and not (self.columns.pair or self.columns.negatives or named.choices):
+        columns = self.columns
+        if kind.ranks and not (columns.pair or columns.negatives or named.choices):
             name = self._usual(CANDIDATE_LISTS)
-            self._set(choices=(name,) if name else ())
-        is_named = self.columns.text and (self.columns.label or self.columns.labels)
+            if name:
+                self._set(choices=(name,))
+        is_named = columns.text and (columns.label or columns.labels)
         has_label = labelled and not has_several
         if kind.label != "tags":
             self._find_by_place(labelled=has_label)
@@ -323,7 +326,10 @@ class _Search:
             "choices": kind.label == "choice",
             "pair": kind.ranks and labelled,
         }
-        lacking = [field for field in needed if needed[field] and not getattr(columns, field)]
+        lacking = []
+        for field, is_needed in needed.items():
+            if is_needed and not getattr(columns, field):
+                lacking.append(field)
         if lacking:
             raise _which(self.table, lacking, kind.words)
         if not (self.table.is_typed or named.named() or is_named):
@@ -350,7 +356,9 @@ class _Search:
             if match := _CHOICE.fullmatch(plain(name)):
                 groups.setdefault(match[1], []).append((match[2], name))
         best = max(groups.values(), key=len, default=[])
-        return _by_number(best) if len(best) > 1 else ()
+        if len(best) < 2:
+            return ()
+        return _by_number(best)
 
     def _find_by_place(self, *, labelled: bool) -> None:
         """Chooses the label and text that have no usual name by position, as in `find_columns`.
@@ -369,8 +377,11 @@ class _Search:
         if self.columns.text is None:
             left = [name for name in self.left() if name]
             texts = [name for name in left if holds_texts(table, name)]
-            texts = texts or [name for name in left if not _holds_numbers(table, name)] or left
-            self._set(text=texts[0] if texts else None)
+            if not texts:
+                texts = [name for name in left if not _holds_numbers(table, name)]
+            texts = texts or left
+            if texts:
+                self._set(text=texts[0])
 
 
 def _which(table: Table, fields: Sequence[str], words: Mapping[str, str]) -> ValueError:

@@ -93,7 +93,9 @@ def in_iob2(examples: Iterable[Example], counts: ChangeCounts) -> Iterator[Examp
         if isinstance(example.label, tuple):
             tags.update(example.label)
     scheme = marked_scheme(tags)
-    unlabelled = PLACEHOLDERS if scheme and OUTSIDE in tags else {NO_TAG}
+    unlabelled = frozenset([NO_TAG])
+    if scheme and OUTSIDE in tags:
+        unlabelled = PLACEHOLDERS
     for example in kept:
         if not isinstance(example.label, tuple):
             yield example
@@ -167,35 +169,45 @@ def find_layout(path: Path, columns: Columns = NO_COLUMNS) -> Layout:
         rows += [(sentence, fields) for _, fields in lines if fields[0][0] != "#"]
     if not rows:
         return Layout(1, 0, None, [], ())
-    header = rows[0][1]
+    _, header = rows[0]
     names = {name.lower() for name in header}
     if not names & _WORDS or not names & _TAGS:
         header = []
-    width = Counter(len(fields) for _, fields in rows).most_common(1)[0][0]
+    widths = Counter(len(fields) for _, fields in rows)
+    ((width, _),) = widths.most_common(1)
     rows = [row for row in rows if len(row[1]) == width and row[1] != header]
-    values = [Counter(fields[i] for _, fields in rows) for i in range(width)]
+
+    values = []
     schemes = {}
     no_words = set()
-    for column, counts in enumerate(values):
+    for column in range(width):
+        counts = Counter(fields[column] for _, fields in rows)
+        values.append(counts)
         if scheme := marked_scheme(counts):
             schemes[column] = scheme
             no_words.add(column)
         if _are_parts_of_speech(counts):
             no_words.add(column)
     numbers = _numbering(rows, values)
-    free = [i for i in range(width) if i not in no_words | numbers]
-    words = (free or [0])[0]
+    no_words |= numbers
     if columns.text:
         words = _column(path, columns.text, width)
+    else:
+        words = next((i for i in range(width) if i not in no_words), 0)
 
+    behind = [*range(words + 1, width)]
+    last = width - 1
     marked = [i for i in schemes if i != words]
-    others = [*range(words + 1, width)]
-    tags = [i for i in marked if {kind for _, kind in schemes[i].meanings.values()} - _CHUNKS]
+    tags = []
+    for column in marked:
+        kinds = {kind for _, kind in schemes[column].meanings.values()}
+        if kinds - _CHUNKS:
+            tags.append(column)
     if columns.label:
         tags = [_column(path, columns.label, width)]
-    elif not tags and width - 1 not in marked and (words or marked or width - 1 in numbers):
-        tags = others
-    tags = tags or marked[-1:] or others[-1:] or [words]
+    elif not tags and last not in marked and (words or marked or last in numbers):
+        tags = behind
+    tags = tags or marked[-1:] or behind[-1:] or [words]
     if len(tags) > 1:
         listed = ", ".join(str(i + 1) for i in tags)
         raise ValueError(
@@ -203,9 +215,12 @@ def find_layout(path: Path, columns: Columns = NO_COLUMNS) -> Layout:
             f"Columns {listed} may: give one of the numbers with --label_column, and --text_column "
             "if the words are in another one."
         )
-    known = values[tags[0]]
-    has_tags = tags != [words] and known.keys() - PLACEHOLDERS
-    return Layout(width, words, tags[0] if has_tags else None, header, known)
+    tag: int | None = tags[0]
+    known = values[tag]
+    has_tags = tag != words and known.keys() - PLACEHOLDERS
+    if not has_tags:
+        tag = None
+    return Layout(width, words, tag, header, known)
 
 
 def _numbering(rows: Sequence[tuple[int, list[str]]], values: Sequence[Counter[str]]) -> set[int]:
@@ -248,7 +263,9 @@ def _as_written(
     word = layout.words
     tag = layout.tags
     if word or tag not in (None, width - 1):
-        used = str(word + 1) if tag is None else f"{word + 1} and {tag + 1}"
+        used = str(word + 1)
+        if tag is not None:
+            used += f" and {tag + 1}"
         counts.add(f"files of {width} columns, of which {used} are read", str(path))
     index = 0
     for lines in _sentences(path):
@@ -268,7 +285,9 @@ def _as_written(
             rows.append(fields)
         if rows:
             values = [*zip(*rows, strict=True)]
-            tags = None if tag is None else values[tag]
+            tags = None
+            if tag is not None:
+                tags = values[tag]
             yield Example(id=str(index), where=where, words=values[word], label=tags)
             index += 1
 
@@ -285,8 +304,9 @@ def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
     for number, line in read_lines(path):
         # Not `split()`: a word may contain a non-breaking space.
         fields = [field for field in line.replace("\t", " ").split(" ") if field]
-        between = not line.strip() or fields[0] == DOCUMENT_START
-        yield number, [] if between else fields
+        if not line.strip() or fields[0] == DOCUMENT_START:
+            fields = []
+        yield number, fields
 
 
 def read_dataset_row(row: DatasetRow) -> Example | None:
@@ -343,7 +363,9 @@ def score_files(gold: Path, predictions: Path) -> Measure:
     answers = []
     for expected, answer in itertools.zip_longest(_last_tags(gold), _last_tags(predictions)):
         if expected is None or answer is None:
-            shorter = gold if expected is None else predictions
+            shorter = predictions
+            if expected is None:
+                shorter = gold
             raise ValueError(
                 f"{shorter} ends after {len(golds):,} sentences, but the other file has more: "
                 "predict one tag for each word of --gold."
@@ -403,5 +425,6 @@ def _in_iob2(sentences: Sequence[Sequence[str]]) -> tuple[str, Sequence[Sequence
             if tag_in_iob2[0] == "B":
                 starts.add((tag[0], tag[1:] == before[1:]))
             before = tag
-    is_iob1 = ("I", False) in starts and ("B", False) not in starts
-    return "IOB1" if is_iob1 else "IOB2", converted
+    if ("I", False) in starts and ("B", False) not in starts:
+        return "IOB1", converted
+    return "IOB2", converted

@@ -108,7 +108,8 @@ def group_folds(
     size = int(groups.max(initial=-1)) + 1
     if size < count:
         return groups
-    if classes is not None and size * max(count, MOST_PARTS) <= MOST_STRATIFIED * MOST_PARTS:
+    most = MOST_STRATIFIED * MOST_PARTS / max(count, MOST_PARTS)
+    if classes is not None and size <= most:
         numbers = _numbered(classes)
         if np.bincount(numbers).max() >= count:
             splitter = StratifiedGroupKFold(count, shuffle=True, random_state=seed)
@@ -148,7 +149,8 @@ def group_share(
         return np.zeros(len(groups), bool)
     smaller = max(min(fraction, 1 - fraction), 1 / size)
     most = min(max(MOST_PARTS, round(1 / smaller)), size)
-    within = np.clip(fraction, 1 / most, 1 - 1 / most)
+    smallest = 1 / most
+    within = np.clip(fraction, smallest, 1 - smallest)
     share = Fraction(float(within)).limit_denominator(most)
     parts = share.denominator
     taken = share.numerator
@@ -156,13 +158,16 @@ def group_share(
     numbers = np.zeros(len(groups), np.int64)
     if classes is not None:
         numbers = _numbered(classes)
-    counts = np.zeros((parts, numbers.max() + 1))
+    counts = np.zeros((parts, numbers.max() + 1))  # examples by fold and class
     np.add.at(counts, (folds, numbers), 1)
     wanted = fraction * counts.sum(axis=0)
-    # Those of the folds that begin with each fold.
-    chosen = sum(np.roll(counts, -offset, axis=0) for offset in range(taken))
+    # Row i counts the examples of the folds from i, as many as are taken.
+    chosen = np.zeros_like(counts)
+    for offset in range(taken):
+        chosen += np.roll(counts, -offset, axis=0)
     distances = np.abs(chosen - wanted).sum(axis=1)
-    return (folds - distances.argmin()) % parts < taken
+    first = distances.argmin()
+    return (folds - first) % parts < taken
 
 
 def keeping_labels(
@@ -264,13 +269,16 @@ def divide(data: DatasetT, options: OwnFilesOptions, fold: Fold | None, by: By) 
     if "train" not in data.splits:
         return data
     if options.slice_column:
-        # Rows of train are scored only if the dev split is held out of them.
-        scored = [x for x in data.splits if x != "train" or "dev" not in data.splits]
+        scored = [*data.splits]
+        if "dev" in scored:  # else, the dev split is held out of train
+            scored.remove("train")
         _check_columns(data, scored, options.slice_column, "has no scores of slices")
         data = dataclasses.replace(data, slice_columns=options.slice_column)
     if options.group_column:
         data = _apart(with_groups(data, options.group_column))
-    fraction = DEV_FRACTION if options.dev_fraction is None else options.dev_fraction
+    fraction = options.dev_fraction
+    if fraction is None:
+        fraction = DEV_FRACTION
     if "dev" not in data.splits and (fraction or fold):
         if options.time_column is not None:
             data = split_by_time(data, options.time_column, fraction, fold)
@@ -377,7 +385,6 @@ def split_by_groups(data: DatasetT, by: By, fraction: float, fold: Fold | None) 
         keys.append(of_example)
     groups = connected(keys)
     count = len(np.unique(groups))
-    total = len(groups)
     named = " and ".join(data.group_columns)
     classes = None  # of each example: of several labels, the rarest
     if by.keys == "class":
@@ -395,14 +402,16 @@ def split_by_groups(data: DatasetT, by: By, fraction: float, fold: Fold | None) 
             f"which is in one fold: give at most --folds {count}."
         )
     else:
-        chosen = group_folds(groups, classes, fold.count, fold.seed) == fold.index
+        folds = group_folds(groups, classes, fold.count, fold.seed)
+        chosen = folds == fold.index
     held_out = len(np.unique(groups[chosen]))
     words = f"{held_out:,} of the {count:,} groups by {named}"
     lacking = keys.count([])
     if lacking:
         words += f", where {lacking:,} examples without {named} are one each"
     members = np.array(indices, np.int64)[chosen]
-    return data.hold_out(frozenset(members.tolist()), total, words, fraction, fold)
+    dev = frozenset(members.tolist())
+    return data.hold_out(dev, len(groups), words, fraction, fold)
 
 
 def times_of(values: Sequence[Any]) -> np.ndarray:
@@ -410,10 +419,15 @@ def times_of(values: Sequence[Any]) -> np.ndarray:
 
     They are numbers, or else dates and times of ISO 8601, years and months, without a zone in UTC.
     """
-    texts = ["" if value is None else str(value).strip() for value in values]
+    texts = []
     read = read_number
-    if any(text and read_number(text) is None for text in texts):
-        read = _instant
+    for value in values:
+        text = ""
+        if value is not None:
+            text = str(value).strip()
+        texts.append(text)
+        if text and read_number(text) is None:
+            read = _instant
     return np.array([read(text) for text in texts], np.float64)  # None becomes NaN
 
 
@@ -484,19 +498,21 @@ def split_by_time(data: DatasetT, column: str, fraction: float, fold: Fold | Non
     data = data.without("train", problems)
     usable = len(times) - len(problems)
     order = np.argsort(times, kind="stable")[:usable]  # NaN is last
-    first, end = time_cuts(times[order], fraction, fold)
-    different = len(np.unique(times[order]))
+    ascending = times[order]
+    first, end = time_cuts(ascending, fraction, fold)
+    different = len(np.unique(ascending))
     if fold is not None and not 0 < first < end:
         raise ValueError(
             f"--folds {fold.count}: {data.path('train')} has {different:,} different values of "
             f"{column}, too few for so many folds of newer rows: give fewer folds."
         )
+    dev = order[first:end]
     words = f"the newest by {column}, of {different:,} different values"
-    if first < end:
-        oldest = values[order[first]]
-        newest = values[order[end - 1]]
+    if len(dev):
+        oldest = values[dev[0]]
+        newest = values[dev[-1]]
         words = f"{column} from {oldest} to {newest}; {first:,} older ones are trained on"
     later = {places[number]: "" for number in order[end:]}
-    held_out = frozenset(indices[number] for number in order[first:end])
+    held_out = frozenset(indices[number] for number in dev)
     data = data.leaving_out("train", later)
     return data.hold_out(held_out, usable, words, fraction, fold)

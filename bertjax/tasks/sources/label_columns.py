@@ -97,7 +97,7 @@ def form_of(
     values: list[Any] = []
     if columns.label and tables and tables[0].is_typed:
         values = tables[0].first_values(columns.label)
-    first = values[0] if values else None
+    first = next(iter(values), None)
     if kind.label == "class":
         if separator or isinstance(first, list):
             return LabelForm("multi_label")
@@ -222,7 +222,9 @@ def targets(row: Row, cells: Mapping[str, Any]) -> dict[str, float | None]:
     """
     numbers = {}
     for name, value in cells.items():
-        numbers[name] = None if is_missing(value) else _number(row, name, value)
+        numbers[name] = None
+        if not is_missing(value):
+            numbers[name] = _number(row, name, value)
     if not {*numbers.values()} - {None}:
         raise row.error(f"all targets ({brief(', '.join(cells), 60)}) are missing: remove the row.")
     return numbers
@@ -243,7 +245,9 @@ def listed_targets(row: Row, values: Any, names: Sequence[str]) -> dict[str, flo
 
 
 def _number(row: Row, name: str, value: Any) -> float:
-    number = None if isinstance(value, bool | list | dict) else read_number(str(value))
+    number = None
+    if not isinstance(value, bool | list | dict):
+        number = read_number(str(value))
     if number is None:
         raise row.error(f"{shorten(value)} in {brief(name, 60)!r} is not a number such as 0.5.")
     return number

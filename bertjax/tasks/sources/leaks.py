@@ -166,13 +166,15 @@ def find_leaks(data: Dataset) -> tuple[Leak, ...]:
     Each row that has an equal or similar one on the other side is in at least one of the pairs,
     beside the most similar one.
     """
+    if "train" not in data.splits:
+        return ()
     rows: dict[bytes, list[tuple[str, str]]] = {}  # the rows of the other splits with each text
     for split in data.splits:
         if split != "train":
             for example in data.examples(split):
                 of_text = rows.setdefault(_text(example), [])
                 of_text.append((split, example.where))
-    if not rows or "train" not in data.splits:
+    if not rows:
         return ()
     texts = [*rows]
     index = _Index(texts)
@@ -191,10 +193,11 @@ def find_leaks(data: Dataset) -> tuple[Leak, ...]:
                 of_train[where] = max(of_train.get(where, _NO_TEXT), (value, text))
     leaks: dict[Leak, None] = {}
     for text, of_text in rows.items():
-        if text in best:
-            value, where = best[text]
-            for split, other in of_text:
-                leaks[Leak(split, other, where, value)] = None
+        if text not in best:
+            continue
+        value, where = best[text]
+        for split, other in of_text:
+            leaks[Leak(split, other, where, value)] = None
     for where, (value, text) in of_train.items():
         split, other = rows[text][0]
         leaks[Leak(split, other, where, value)] = None

@@ -502,7 +502,9 @@ class _Reader:
                 return None
             return label_of_columns(row, self.form)
         column = self.columns.label
-        value = None if column is None else row.values.get(column)
+        value = None
+        if column is not None:
+            value = row.values.get(column)
         if self.kind.ranks and self.columns.negatives:
             return 1.0  # of the positive
         empty = value is None or (isinstance(value, str) and value.strip() in ("", SQL_MISSING))
@@ -522,7 +524,9 @@ class _Reader:
         if self.form.kind == "targets":
             return listed_targets(row, value, self.form.names)
         if self.kind.label != "class":
-            score = score_of(value) if self.kind.compares else None
+            score = None
+            if self.kind.compares:
+                score = score_of(value)
             if score is None:
                 return _number(row, value)
             return score
@@ -530,7 +534,8 @@ class _Reader:
         if self.form.kind == "distribution":
             if not isinstance(value, dict):
                 return {row.name(value): 1.0}
-            return distribution(row, {k: v for k, v in value.items() if v is not None})
+            shares = {name: share for name, share in value.items() if share is not None}
+            return distribution(row, shares)
         if not several:
             return row.name(value)
         if isinstance(value, str) and self.separator:
@@ -551,7 +556,9 @@ def _listed(row: Row, columns: tuple[str, ...]) -> tuple[str, ...]:
 
 def _number(row: Row, value: Any) -> float:
     """Converts a label, given as a text or as a JSON number, to a float."""
-    number = None if isinstance(value, bool | list | dict) else read_number(str(value))
+    number = None
+    if not isinstance(value, bool | list | dict):
+        number = read_number(str(value))
     if number is None:
         raise row.error(
             f"the label {shorten(value)} is not a number like 1250.5, with a decimal "
@@ -576,7 +583,9 @@ def _scores(row: Row, columns: tuple[str, ...], count: int) -> tuple[float, ...]
         )
     scores = []
     for value in values:
-        score = None if isinstance(value, bool) else read_number(str(value))
+        score = None
+        if not isinstance(value, bool):
+            score = read_number(str(value))
         if score is None:
             raise row.error(
                 f"the score {shorten(value)} in {names!r} is not a finite number: "
@@ -644,7 +653,9 @@ def _way_of_labels(data: OwnDataset, keys: Callable[[Example], dict[str, int]]) 
     first: dict[frozenset[str], Example] = {}  # the first example with each set of ways
     for example in _labelled(data):
         first.setdefault(frozenset(keys(example)), example)
-    ways = frozenset.intersection(*first) if first else frozenset(["indices"])
+    ways = frozenset(["indices"])
+    if first:
+        ways = frozenset.intersection(*first)
     if not ways:
         shown = ", ".join(f"{x.label!r} ({x.where})" for x in first.values())
         raise ValueError(
@@ -754,7 +765,9 @@ def learn_labels(data: Dataset, fold: Fold | None = None) -> tuple[str, ...]:
             "column holds the labels, name it with --label_column."
         )
     ordered = sorted(seen)
-    return tuple(sorted(ordered, key=numbers.__getitem__) if all_numbers else ordered)
+    if all_numbers:
+        ordered.sort(key=numbers.__getitem__)
+    return tuple(ordered)
 
 
 def without_placeholders(data: OwnDataset, kept: Sequence[str]) -> OwnDataset:
@@ -771,7 +784,9 @@ def without_placeholders(data: OwnDataset, kept: Sequence[str]) -> OwnDataset:
     # Without 0, or beside other negative numbers, -1 is a number as the others.
     if len(numbers) == len(seen) and ("0" not in seen or sorted(numbers)[1] < 0):
         missing.discard("-1")
-    for split in splits if missing else ():
+    if not missing:
+        return data
+    for split in splits:
         problems = {}
         for example in data.examples(split):
             if found := missing.intersection(_labels(example)):

@@ -90,7 +90,8 @@ def _array_elements(path: Path) -> Iterator[tuple[int, Any]]:
         buffer = file.read(_BLOCK)
         at = buffer.index("[") + 1
         for number in itertools.count(1):
-            at, size = _SEPARATOR.match(buffer, at).end(), _BLOCK  # pyright: ignore
+            at = _SEPARATOR.match(buffer, at).end()  # pyright: ignore
+            size = _BLOCK
             while not buffer.startswith("]", at):
                 try:
                     value, end = decode(buffer, at)
@@ -167,8 +168,10 @@ def json_value(value: Any, feature: Any = None) -> Any:
         return value
     if hasattr(value, "tolist"):  # numpy, whose times would become numbers of nanoseconds
         if getattr(getattr(value, "dtype", None), "kind", None) in ("m", "M"):
-            value = value.astype(str).tolist()
-            return None if value == "NaT" else value
+            times = value.astype(str).tolist()
+            if times == "NaT":
+                return None
+            return times
         value = value.tolist()
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None  # pandas marks missing values with NaN
@@ -177,7 +180,9 @@ def json_value(value: Any, feature: Any = None) -> Any:
         value = sorted(value, key=str)
     if isinstance(value, list | tuple):
         # Lists describe their elements: {"feature": ...}, or [...] before version 4 of datasets.
-        inner = feature[0] if isinstance(feature, list) and feature else known.get("feature")
+        inner = known.get("feature")
+        if isinstance(feature, list) and feature:
+            inner = feature[0]
         return [json_value(item, inner) for item in value]
     if isinstance(value, Mapping):
         if isinstance(inner := known.get("feature"), dict) and "_type" in known:
@@ -210,7 +215,9 @@ def _class_name(value: float, feature: Mapping[str, Any]) -> Any:
             f"the class id {value} has no name, because the file names {len(names)} classes "
             f"({brief(', '.join(map(str, names)), 60)}), with ids from 0: correct the id."
         )
-    return None if value == -1 else names[int(value)]
+    if value == -1:
+        return None
+    return names[int(value)]
 
 
 @contextlib.contextmanager
@@ -283,11 +290,12 @@ def as_file(rows: Any, file: Path) -> str:
 def _records(rows: Any) -> list[Any]:
     """Returns the rows of a DataFrame, of a dictionary of columns or of an iterable of rows."""
     if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # a DataFrame
-        name, count = Counter(rows.columns).most_common(1)[0] if len(rows.columns) else ("", 0)
-        if count > 1:
-            raise ValueError(
-                f"Several columns are named {brief(repr(name), 60)}: give each column its own name."
-            )
+        for name, count in Counter(rows.columns).most_common(1):
+            if count > 1:
+                raise ValueError(
+                    f"Several columns are named {brief(repr(name), 60)}: give each column its own "
+                    "name."
+                )
         return rows.to_dict("records")
     if isinstance(rows, Mapping):
         lengths = {key: len(values) for key, values in rows.items()}
@@ -295,7 +303,10 @@ def _records(rows: Any) -> list[Any]:
             raise ValueError(
                 f"The columns have different lengths, {brief(lengths)}: make them equal."
             )
-        return [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
+        records = []
+        for values in zip(*rows.values(), strict=True):
+            records.append(dict(zip(rows, values, strict=True)))
+        return records
     if isinstance(rows, Iterable):
         return list(rows)
     return [rows]
