@@ -589,13 +589,12 @@ def make_regression(options: RegressOptions, fold: Fold | None) -> RegressionTas
         "pairs": data.columns.pair is not None,
         "doc_stride": options.doc_stride,
     }
-    can_train = "train" in data.splits
-    if can_train and names:
-        scales = [_scale_of(data, name) for name in names]
-        fields["means"], fields["stds"] = zip(*scales, strict=True)
-    elif can_train:
-        fields["mean"], fields["std"] = _scale_of(data, "")
-    if can_train:
+    if "train" in data.splits:
+        if names:
+            scales = [_scale_of(data, name) for name in names]
+            fields["means"], fields["stds"] = zip(*scales, strict=True)
+        else:
+            fields["mean"], fields["std"] = _scale_of(data, "")
         if note := advice.thousands_note(data.written_labels("train")):
             print(note)
     if names:
@@ -628,7 +627,7 @@ def _scale_of(data: OwnDataset, name: str) -> tuple[float, float]:
     lowest = targets.min(initial=math.inf)
     highest = targets.max(initial=-math.inf)
     if lowest >= highest:
-        if missing == len(values):
+        if not targets.size:
             lowest = 0.0
         raise ValueError(
             f"{where}: all {what} are {lowest:g}, so there is nothing to learn. If another column "

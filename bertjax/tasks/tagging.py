@@ -224,11 +224,11 @@ class TagTask(Task):
             assert feature.origins is not None
             (tokens,) = np.nonzero(feature.origins >= 0)
             probabilities = softmax(output["logits"][tokens])  # [words, C]
-            best = probabilities.argmax(-1)
-            words = feature.origins[tokens]
-            for row, (word, label) in enumerate(zip(words, best, strict=True)):
-                tags[word] = self.labels[label]
-                confidences[word] = float(probabilities[row, label])
+            best = probabilities.argmax(-1).tolist()
+            highest = probabilities.max(-1).tolist()
+            for row, word in enumerate(feature.origins[tokens].tolist()):
+                tags[word] = self.labels[best[row]]
+                confidences[word] = highest[row]
                 if golds is not None and golds[word] >= 0:
                     of_golds[word] = float(probabilities[row, golds[word]])
         prediction: Prediction = {"words": [*example.words], "labels": tags}

@@ -505,8 +505,7 @@ def _arranged(source: TokenizerFiles, backend: tokenizers.Tokenizer, layout: Lay
     cls = backend.token_to_id(special.cls)
     sep = backend.token_to_id(special.sep)
     tail = [*b, sep]
-    # What is between the two texts.
-    separators = max(len(two.ids) - 1 - len(a) - len(tail), 1)
+    separators = max(len(two.ids) - 1 - len(a) - len(tail), 1)  # between the two texts
     head = [cls, *a, *[sep] * separators]
     fits = one.ids == [cls, *a, sep] and two.ids == head + tail
     second = 0
