@@ -32,14 +32,21 @@ def static_table(model: Pretrained) -> tuple[np.ndarray, StaticTokenizer]:
     weight of its smooth inverse frequency. The frequencies follow Zipf's law, in which ids are
     ranks, since vocabularies are ordered by frequency.
     """
-    tokenizer, ids = StaticTokenizer.of(model.loaded.tokenizer, STATIC_LENGTH)
+    encoder = model.loaded.tokenizer
+    tokenizer, ids = StaticTokenizer.of(encoder, STATIC_LENGTH)
     embedder = Embedder(model.loaded, pooling="mean", normalize=False)
-    vectors = np.empty((len(ids), embedder.size), np.float32)
+    size = embedder.size
+    vectors = np.empty((len(ids), size), np.float32)
     for start in range(0, len(ids), BLOCK):
-        rows = [model.loaded.tokenizer.join([id])[0] for id in ids[start : start + BLOCK]]
-        vectors[start : start + len(rows)] = embedder.of_ids(rows)
-    vectors = principal_components(np.nan_to_num(vectors), min(SIZE, embedder.size))
-    return vectors * zipf_weights(len(ids))[:, None], tokenizer
+        block = ids[start : start + BLOCK]
+        rows = []
+        for token in block:
+            row, _ = encoder.join([token])
+            rows.append(row)
+        vectors[start : start + len(block)] = embedder.of_ids(rows)
+    vectors = principal_components(np.nan_to_num(vectors), min(SIZE, size))
+    weights = zipf_weights(len(ids))
+    return vectors * weights[:, None], tokenizer
 
 
 def principal_components(vectors: np.ndarray, size: int) -> np.ndarray:

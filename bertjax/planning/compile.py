@@ -248,25 +248,28 @@ def _kinds_of_change(
     yield ((f"--remat {p}", dataclasses.replace(config, remat=p)) for p in less)
 
     phase = config.phases[index]
-    rows = phase.batch_size // (plan.mesh["data"] * plan.mesh["fsdp"])
+    steps = phase.accumulation_steps
+    batch_size = phase.batch_size
+    rows = batch_size // (plan.mesh["data"] * plan.mesh["fsdp"])
     # Memory grows at most linearly with the rows of a microbatch, so dividing the rows by less than
     # peak / available memory cannot suffice.
     least = max(2.0, plan.memory["peak"] / plan.memory["available"])
     finer = []
     smaller = []
-    for cut in (1 << n for n in range(1, 20)):
+    for power in range(1, 20):
+        cut = 1 << power
         if cut < least:
             continue
-        if phase.accumulation_steps * cut <= rows:
-            finer.append(phase.accumulation_steps * cut)
-        if phase.batch_size % cut == 0:
-            smaller.append(phase.batch_size // cut)
+        if steps * cut <= rows:
+            finer.append(steps * cut)
+        if batch_size % cut == 0:
+            smaller.append(batch_size // cut)
     yield _phases_of(config, index, "accumulation_steps", finer)
     yield _phases_of(config, index, "batch_size", smaller)
     if config.mesh.fsdp == config.mesh.tensor == 1:
         split = dataclasses.replace(config.mesh, data=1, fsdp=plan.devices)
-        flags = f"--mesh.data 1 --mesh.fsdp {plan.devices}"
-        yield iter([(flags, dataclasses.replace(config, mesh=split))])
+        changed = dataclasses.replace(config, mesh=split)
+        yield iter([(f"--mesh.data 1 --mesh.fsdp {plan.devices}", changed)])
 
 
 def _phases_of(

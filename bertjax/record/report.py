@@ -600,7 +600,9 @@ def _present(workdir: Path) -> list[dict[str, Any]]:
             break
         time.sleep(0.01)
     needed = {"start", "end", "first_step", "last_step", "lost_steps", "lost_seconds", "seconds"}
-    return [line] if line.keys() >= needed else []
+    if line.keys() >= needed:
+        return [line]
+    return []
 
 
 def _curve(curve: Curve) -> dict[str, Any]:
@@ -675,7 +677,9 @@ def _best(
     values = metrics.values_by_step(name, start)
     if not values:
         return None
-    best = max(values.values()) if higher else min(values.values())
+    best = min(values.values())
+    if higher:
+        best = max(values.values())
     steps = [step for step, value in values.items() if value == best]
     return {
         "metric": name,

@@ -151,7 +151,9 @@ class Terminal(Reader):
         columns.append(f"{speed:>9} tokens/s")
         if step < self._num_steps:
             seconds = self._time_left.seconds_left(self._num_steps)
-            left = "-" if seconds is None else progress.duration(seconds)
+            left = "-"
+            if seconds is not None:
+                left = progress.duration(seconds)
             columns.append(f"{left:>8} left")
         self._print("  ".join(columns))
 

@@ -75,29 +75,33 @@ class Baselines:
         return {"rows": 0, "splits": {}, "skipped": f"There are no baselines: {reason}."}
 
     def _content(self) -> dict[str, Any]:
-        path = self.task.data.path("train")
+        task = self.task
+        path = task.data.path("train")
         if path.exists() and changed(path) > self.began:  # that of a dataset of the Hub is no file
             raise ValueError(f"{path} has changed since the run began")
-        examples: Iterable[Example] = self.task.data.examples("train")
+        examples: Iterable[Example] = task.data.examples("train")
         if self.data.chosen is not None:
             drawn = {*self.data.chosen.tolist()}
             examples = (x for index, x in enumerate(examples) if index in drawn)
         stride = -(-self.data.examples // MOST_ROWS)
         texts, labels = _columns(itertools.islice(examples, 0, None, stride))
-        self.task.data.rows["train"].forget()
+        task.data.rows["train"].forget()
         targets = labels
         if self._binarizer:
             targets = self._binarizer.fit_transform(labels)
-        if self.task.label_kind == "distribution":
+        if task.label_kind == "distribution":
             targets = [max(label, key=label.get) for label in labels]
-        without_text, bag_of_words = _models(self.task)
+        without_text, bag_of_words = _models(task)
         models = {
-            WITHOUT_TEXT[self.task.label_kind]: without_text.fit(texts, targets),
+            WITHOUT_TEXT[task.label_kind]: without_text.fit(texts, targets),
             BAG_OF_WORDS: bag_of_words.fit(texts, targets),
         }
         splits = {}
-        for split in self.task.data.splits:
-            if split != "train" and (scores := self._scores(split, models)):
+        for split in task.data.splits:
+            if split == "train":
+                continue
+            scores = self._scores(split, models)
+            if scores:
                 splits[split] = scores
         return {"rows": len(texts), "splits": splits, "skipped": ""}
 

@@ -638,7 +638,9 @@ def whole_or_truth(name: str) -> str:
     if name.lower() in ("true", "false"):
         return name.lower()
     number = _WHOLE.fullmatch(name)
-    return number[1] if number else ""
+    if number:
+        return number[1]
+    return ""
 
 
 # The most problems in an error, and the most characters of a problem's rows and description.
@@ -681,8 +683,9 @@ def error_of(problems: Sequence[str], where: str, *, can_skip: bool = False) -> 
     by_frequency = sorted(groups.values(), key=len, reverse=True)
     for group in by_frequency[:PROBLEMS]:
         numbers = [number for number, _ in group if number]
-        similar = len({text for _, text in group}) > 1
-        message += f"\n  {_rows_of(numbers, similar=similar)}{brief(group[0][1], LINE_LENGTH)}"
+        texts = [text for _, text in group]
+        rows = _rows_of(numbers, similar=len({*texts}) > 1)
+        message += f"\n  {rows}{brief(texts[0], LINE_LENGTH)}"
     if others := sum(map(len, by_frequency[PROBLEMS:])):
         message += f"\n  and {others:,} rows with other problems"
     return ValueError(message)

@@ -398,17 +398,21 @@ class Retrieval:
     def add(self, texts: Sequence[str], vectors: Sequence[np.ndarray]) -> None:
         """Adds an example: anchor, positive, hard negatives, and what `compare` takes of them."""
         anchor, *others = texts
+        anchor_vector = vectors[0]
+        other_vectors = vectors[1:]
         indices = []
-        for text, vector in zip(others, vectors[1:], strict=True):
-            indices.append(self._texts.setdefault(text, len(self._texts)))
-            if len(self._texts) > len(self._candidates):
+        for text, vector in zip(others, other_vectors, strict=True):
+            if text not in self._texts:
+                self._texts[text] = len(self._candidates)
                 self._candidates.append(vector)
-        self._anchors.append(vectors[0])
+            indices.append(self._texts[text])
+        positive = indices[0]
+        self._anchors.append(anchor_vector)
         self._queries.append(anchor)
-        self._positives.append(indices[0])
-        self._right.setdefault(anchor, set()).add(indices[0])
+        self._positives.append(positive)
+        self._right.setdefault(anchor, set()).add(positive)
         if len(others) > 1:
-            values = self._compare(vectors[:1], vectors[1:])[0]
+            (values,) = self._compare(vectors[:1], other_vectors)
             self._triplets.append(bool(values[0] > values[1:].max()))
 
     def scores(self) -> dict[str, float]:
@@ -439,18 +443,23 @@ class Retrieval:
         ranks = []
         for start in range(0, len(anchors), BLOCK):
             for values in self._compare(anchors[start : start + BLOCK], candidates):
-                query = self._queries[len(ranks)]
-                own = values[self._positives[len(ranks)]]
+                number = len(ranks)
+                query = self._queries[number]
+                own = values[self._positives[number]]
                 values[list(self._right[query])] = -np.inf
                 if query in self._texts:
                     values[self._texts[query]] = -np.inf
-                ranks.append(1 + np.sum(values > own) + np.sum(values == own) / 2)
+                above = np.sum(values > own)
+                equal = np.sum(values == own)
+                ranks.append(1 + above + equal / 2)
         return np.array(ranks)
 
 
 def _stacked(vectors: list[np.ndarray]) -> Any:
     """Returns an array of one vector per text, or as it is a list of one array per text."""
-    return np.stack(vectors) if vectors[0].ndim == 1 else vectors
+    if vectors[0].ndim == 1:
+        return np.stack(vectors)
+    return vectors
 
 
 def make_embedding(options: EmbedOptions, fold: Fold | None) -> EmbeddingTask:

@@ -51,22 +51,27 @@ class StaticTokenizer(Tokenizer):
         special = tokenizer.layout.special_tokens
         dropped = {token["content"] for token in content["added_tokens"] if token["special"]}
         dropped -= {special.pad, special.unk}
-        ids = {}
+        ids = []
+        places = {}
         for index, token in enumerate(tokenizer.tokens):
             if token and token not in dropped and not _UNUSED.match(token):
-                ids[token] = index
-        places = {token: place for place, token in enumerate(ids)}
+                places[token] = len(ids)
+                ids.append(index)
         model = content["model"]
-        if isinstance(model["vocab"], list):  # unigram: pieces with their scores, by id
+        vocab = model["vocab"]
+        if isinstance(vocab, list):  # unigram: pieces with their scores, by id
             if model.get("unk_id") is not None:
-                model["unk_id"] = places[model["vocab"][model["unk_id"]][0]]
-            model["vocab"] = [piece for piece in model["vocab"] if piece[0] in places]
+                unk, _ = vocab[model["unk_id"]]
+                model["unk_id"] = places[unk]
+            model["vocab"] = [[piece, score] for piece, score in vocab if piece in places]
         else:
-            kept = model["vocab"].keys() & places.keys()
+            kept = vocab.keys() & places.keys()
             model["vocab"] = {token: places[token] for token in kept}
-        added = [token for token in content["added_tokens"] if token["content"] in places]
-        for token in added:
-            token["id"] = places[token["content"]]
+        added = []
+        for token in content["added_tokens"]:
+            if token["content"] in places:
+                token["id"] = places[token["content"]]
+                added.append(token)
         for step in steps(content["pre_tokenizer"]):
             if "add_prefix_space" in step:
                 step["add_prefix_space"] = True
@@ -74,7 +79,7 @@ class StaticTokenizer(Tokenizer):
         with explaining_the_library():
             backend = tokenizers.Tokenizer.from_str(json.dumps(content))
         layout = Layout(special_tokens=special)
-        return cls.wrap(backend, layout, model_max_length=model_max_length), [*ids.values()]
+        return cls.wrap(backend, layout, model_max_length=model_max_length), ids
 
     def _read(self, backend: tokenizers.Tokenizer) -> None:
         backend.no_padding()

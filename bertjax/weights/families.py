@@ -187,20 +187,20 @@ def _read_deberta(values: Mapping[str, Any]) -> dict[str, Any]:
     fields = {"hidden_size": 1536, "num_attention_heads": 24, **values}
     size = fields["hidden_size"]
     kinds = values.get("pos_att_type") or ()
-    kinds = kinds.lower().split("|") if isinstance(kinds, str) else kinds
+    if isinstance(kinds, str):
+        kinds = kinds.lower().split("|")
     fields["pos_att_type"] = tuple(kind.strip() for kind in kinds if kind.strip())
-    has_norm = "layer_norm" in str(values.get("norm_rel_ebd", "none")).lower().split("|")
+    fields["norm_rel_ebd"] = "none"
+    norms = str(values.get("norm_rel_ebd")).lower().split("|")
     # Without relative positions, transformers has the LayerNorm, but nothing to normalise.
-    has_norm = has_norm and values.get("relative_attention")
-    fields["norm_rel_ebd"] = "layer_norm" if has_norm else "none"
+    if "layer_norm" in norms and values.get("relative_attention"):
+        fields["norm_rel_ebd"] = "layer_norm"
     if values.get("legacy") is False:  # this masked LM has no output matrix of its own
         fields["tie_word_embeddings"] = True
     if fields.get("embedding_size") == size:
         fields["embedding_size"] = None
-    usual = {
-        "pooler_hidden_size": size,
-        "attention_head_size": size // max(fields["num_attention_heads"], 1),
-    }
+    heads = max(fields["num_attention_heads"], 1)
+    usual = {"pooler_hidden_size": size, "attention_head_size": size // heads}
     for name, value in usual.items():
         if fields.pop(name, value) != value:
             raise ValueError(f"{name}={brief(values[name])} is not supported: only {value} is.")

@@ -143,8 +143,11 @@ class _Index:
         """
         agreeing: list[Counter[int]] = []  # of each text: {number: bands in which they agree}
         for text in texts:
+            counts = Counter()
             equal = self._numbers.get(text)
-            agreeing.append(Counter() if equal is None else Counter({equal: BANDS}))
+            if equal is not None:
+                counts[equal] = BANDS
+            agreeing.append(counts)
         keys = band_keys(texts)
         for band in range(BANDS):
             known = self._keys[:, band]
@@ -246,7 +249,9 @@ def without_leaks(
         return data
     dropped = places[drop]
     if dropped and all(example.where in dropped for example in data.examples(drop)):
-        other = "dev or test" if drop == "train" else "train"
+        other = "train"
+        if drop == "train":
+            other = "dev or test"
         raise ValueError(
             f"--drop_leaks {drop}: all {len(dropped):,} examples of {drop} are in {other} as well, "
             "so that none is left: give other files, or leave out --drop_leaks."
