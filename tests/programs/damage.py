@@ -114,6 +114,8 @@ def folders(place: Path) -> dict[str, Folder]:
         files = ("--train", place / "train.jsonl", "--dev", place / "dev.jsonl", "--init", model)
         sizes = ("--max_length", 32, "--batch_size", 8, "--num_epochs", 3)
         run("finetune", "--task", "classify", *files, *sizes, "--unroll", 1, "--workdir", workdir)
+        if workdir == place / "tuned":
+            shutil.copytree(workdir / "model", place / "whole_model")
         _forget_card(workdir / "model")
         return run_facts(workdir)
 
@@ -139,8 +141,6 @@ def _interrupt(workdir: Path) -> None:
 
     Of several checkpoints, the newest is removed, too; a run that keeps only one had saved it.
     """
-    if workdir.name == "tuned":
-        shutil.copytree(workdir / "model", workdir.with_name("whole_model"))
     for name in ("model", "predictions"):
         shutil.rmtree(workdir / name, ignore_errors=True)
     (workdir / "scores.json").unlink(missing_ok=True)
