@@ -211,7 +211,11 @@ def test_leaks_of_official_tasks_are_counted_and_nothing_is_left_out(tmp_path, c
     assert facts.data.examples == 20 and len({leak.where for leak in facts.task.data.leaks}) == 3
     workdir = types.SimpleNamespace(path=tmp_path)
     job: Any = types.SimpleNamespace(
-        task=facts.task, workdir=workdir, data=facts.data, max_length=128
+        task=facts.task,
+        workdir=workdir,
+        data=facts.data,
+        max_length=128,
+        plan=types.SimpleNamespace(lines=[]),
     )
     FinetuningJob.claimed(job)
     assert len((tmp_path / "leaks.jsonl").read_text().splitlines()) >= 3
