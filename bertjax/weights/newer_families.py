@@ -93,34 +93,45 @@ _NOMIC_FIXED = {
     "scale_attn_weights": True,
     "use_rms_norm": False,
 }
-# Fields of nomic's own code that say how it computes, not what.
-_NOMIC_HARMLESS = """
-auto_map dense_seq_output embd_pdrop fused_bias_fc fused_dropout_add_ln max_trained_positions
-pad_vocab_size_multiple parallel_block_tied_norm reorder_and_upcast_attn summary_activation
-summary_proj_to_labels use_flash_attn use_xentropy
+_GTE_FIXED = {
+    "layer_norm_type": "layer_norm",
+    "logn_attention_clip1": False,
+    "logn_attention_scale": False,
+}
+# Fields of the models' own code that say how it computes, not what, or what a tokenizer says too.
+_HARMLESS = """
+auto_map bos_token dense_seq_output embd_pdrop eos_token fused_bias_fc fused_dropout_add_ln
+mask_token max_trained_positions pack_qkv pad_token pad_vocab_size_multiple
+parallel_block_tied_norm reorder_and_upcast_attn summary_activation summary_proj_to_labels
+unpad_inputs use_flash_attn use_memory_efficient_attention use_xentropy
 """.split()
 
 
-def _read_nomic(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Reads the fields of transformers, or those of nomic's own code, which has `n_embd`."""
+def _of_own_code(values: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves out what only the model's own code reads, which files have that are older than its
+    class in transformers; raises ValueError if a field in `fixed` has another value."""
     fields = dict(values)
-    if "n_embd" in values:
-        for name, value in _NOMIC_FIXED.items():
-            if fields.pop(name, value) != value:
-                raise ValueError(f"{name}={brief(values[name])} is not supported: use {value}.")
-        for name in _NOMIC_HARMLESS:
-            fields.pop(name, None)
-        for own_name, name in _NOMIC_NAMES.items():
-            if own_name in values:
-                fields[name] = fields.pop(own_name)
-        if fields.get("intermediate_size") is None:
-            fields["intermediate_size"] = 4 * fields["hidden_size"]
+    for name, value in fixed.items():
+        if fields.pop(name, value) != value:
+            raise ValueError(f"{name}={brief(values[name])} is not supported: use {value}.")
+    for name in _HARMLESS:
+        fields.pop(name, None)
+    return fields
+
+
+def _read_nomic(values: Mapping[str, Any]) -> dict[str, Any]:
+    fields = _of_own_code(values, _NOMIC_FIXED)
+    for own_name, name in _NOMIC_NAMES.items():
+        if own_name in values:
+            fields[name] = fields.pop(own_name)
+    if "n_embd" in values and fields.get("intermediate_size") is None:
+        fields["intermediate_size"] = 4 * fields["hidden_size"]
     return _reading_rope(1000.0)(fields)
 
 
 def _read_gte(values: Mapping[str, Any]) -> dict[str, Any]:
     """GTE has one rate for the inner activations and the outputs of feed-forward layers."""
-    fields = _reading_rope(160_000.0)(values)
+    fields = _reading_rope(160_000.0)(_of_own_code(values, _GTE_FIXED))
     return fields | {"mlp_dropout": values.get("hidden_dropout_prob", 0.1)}
 
 
@@ -135,8 +146,9 @@ _POOLINGS = {"bos": "cls", "mean": "mean", "late": "late"}
 
 
 def _read_eurobert(values: Mapping[str, Any]) -> dict[str, Any]:
-    fields = _reading_rope(10_000.0)(values)
-    pooling = values.get("classifier_pooling", "late")
+    fields = _reading_rope(10_000.0)(_of_own_code(values, {}))
+    own_pooling = fields.pop("clf_pooling", "late")  # the name in EuroBERT's own code
+    pooling = fields.get("classifier_pooling", own_pooling)
     if pooling not in _POOLINGS:
         raise ValueError(
             f"classifier_pooling={brief(pooling)} is not supported: use {', '.join(_POOLINGS)}."
@@ -300,6 +312,7 @@ classifier_dropout_prob  classifier_dropout
             ),
         ),
         COMMON | _CLASSIFIER | _ROPE | {"head_dim": "head_dim"},
+        aliases=(("bert.", "nomic_bert."),),  # in files of the model's own code
         modules_in_files=False,
         absent=(*PAIRS, "rtd"),
         encoders=_NO_CLASSES,

@@ -21,8 +21,10 @@ from bertjax.weights import load_model, names
 from bertjax.weights.families import (
     FAMILIES,
     architecture,
+    config_from_hf,
     config_to_hf,
     heads_of,
+    unknown_fields,
     with_pad_token,
 )
 from bertjax.weights.hf import save_hf
@@ -344,6 +346,52 @@ def test_what_nomics_own_code_can_do_beside_is_refused(nomic, field, value):
     (folder / "config.json").write_text(json.dumps(own_fields | {field: value}))
     with pytest.raises(ValueError, match=field):
         load_model(folder, "encoder")
+
+
+def test_masked_lms_of_nomics_own_code_have_berts_prefix(tmp_path, tiny_family, tokenizer):
+    config = tiny_family("nomic_bert", vocab_size=tokenizer.vocab_size)
+    model = HEADS["masked_lm"](config)
+    params = model.init(jax.random.key(0), np.zeros((1, 8), np.int32))["params"]
+    save_hf(tmp_path, params, config, tokenizer, head="masked_lm")
+    (tmp_path / "checksums.json").unlink()
+    expected = load_model(tmp_path, "masked_lm")
+    file = tmp_path / "model.safetensors"
+    stored = load_file(file)
+    save_file({name.replace("nomic_bert.", "bert."): x for name, x in stored.items()}, file)
+    found = load_model(tmp_path, "masked_lm")
+    assert not found.absent and not found.unused
+    jax.tree.map(np.testing.assert_array_equal, expected.params, found.params)
+
+
+@pytest.mark.parametrize(
+    ("family", "own_fields", "changes"),
+    [
+        ("eurobert", {"clf_pooling": "mean"}, {"classifier_pooling": "mean"}),
+        ("eurobert", {"clf_pooling": "mean", "classifier_pooling": "bos"}, {}),
+        ("eurobert", {"mask_token": "<|mask|>", "pad_token": "<|end_of_text|>"}, {}),
+        ("gte", {"layer_norm_type": "layer_norm", "logn_attention_scale": False}, {}),
+        ("gte", {"pack_qkv": True, "unpad_inputs": "true", "auto_map": {"AutoModel": "x.y"}}, {}),
+    ],
+)
+def test_fields_of_the_models_own_code_are_followed(family, own_fields, changes, tiny_family):
+    config = tiny_family(family)
+    if "classifier_pooling" in own_fields:
+        config = dataclasses.replace(config, classifier_pooling="cls")
+    values = config_to_hf(config)
+    if changes:
+        values.pop("classifier_pooling")
+    values |= own_fields
+    assert config_from_hf(values) == dataclasses.replace(config, **changes)
+    assert not unknown_fields(values)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("layer_norm_type", "rms_norm"), ("logn_attention_scale", True)]
+)
+def test_what_gtes_own_code_can_do_beside_is_refused(field, value, tiny_family):
+    values = config_to_hf(tiny_family("gte")) | {field: value}
+    with pytest.raises(ValueError, match=field):
+        config_from_hf(values)
 
 
 FAST = {("esm", 1), ("eurobert", 0), ("nomic_bert", 1), ("xlm-roberta-xl", 3)}
