@@ -55,8 +55,9 @@ def is_as_written(path: Path, entry: Any) -> bool:
 def find_damage(folder: Path, without: Iterable[str] = ()) -> str | None:
     """Returns a message on the first file that differs from `checksums.json`, or None.
 
-    Local files are compared by CRC-32, those in a bucket by the checksum that it lists. Files named
-    in `without` may differ. Raises FileNotFoundError if the folder has no `checksums.json`.
+    Local files are compared by size and CRC-32 (copies from a bucket: by size), those in a bucket
+    by size and the checksum that it lists. Files named in `without` may differ. Raises
+    FileNotFoundError if the folder has no `checksums.json`.
     """
     try:
         expected = read_json(folder / CHECKSUMS)

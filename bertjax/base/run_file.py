@@ -37,8 +37,10 @@ def is_run(workdir: Path) -> bool:
 def read_run(workdir: Path) -> dict[str, Any]:
     """Reads run.json of a workdir or, if run.json is damaged or missing, its copy .run.json.
 
+    Each is written as a whole or not at all; the copy is for damage that comes later, as by a disk.
+
     Raises:
-        ValueError: both are damaged, or one is and the other is missing.
+        ValueError: run.json is damaged, and there is no intact copy.
         FileNotFoundError: run.json is missing, and there is no intact copy.
     """
     try:

@@ -46,9 +46,9 @@ def project(
     """Computes `x @ kernel`, `[..., *K] @ [*K, *N] -> [..., *N]`, where K stands for `axes` axes.
 
     The kernel is cast to the dtype of x; if `transposed` is True, the kernel has the shape [N, K].
-    The result has the dtype of x. If `float32` is True, and on the fast path, which is used on
-    a CPU, it is the float32 sum before rounding; its gradient is rounded to the dtype
-    of x before it is multiplied.
+    The result has the dtype of x. If `float32` is True, or on a CPU, where the fast path is used,
+    it is the float32 sum before rounding, whose gradient is rounded to the dtype of x before it is
+    multiplied.
     """
     is_rounded = not float32 or x.dtype == jnp.float32
     if platform() != "cpu" and is_rounded:

@@ -30,7 +30,8 @@ def pooled(
     """Pools the hidden states of each of the K sequences of a row (Reimers and Gurevych 2019, 3).
 
     The hidden states x are float [B, L, D]; `sequence_ids` and `sequence_starts` are as in
-    `Rows`. The result is float32 [B, K, D], also for unused entries of a row.
+    `Rows`. The result is float32 [B, K, D], with D for each of several kinds, also for unused
+    entries of a row.
 
     `pooling` is "mean" over all tokens of a sequence; "mean_sqrt_len_tokens", their sum divided by
     the square root of their number; "weightedmean", where the n-th token has the weight n

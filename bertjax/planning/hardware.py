@@ -118,8 +118,9 @@ _LIMITS = {
 def gpu_nodes(name: str, num_nodes: int = 1) -> Topology:
     """Returns the devices of `num_nodes` nodes, where `name` is GPU:NUMBER, such as h200:8.
 
-    The memory is the share of a GPU's memory that JAX reserves. Among several nodes, data moves as
-    fast as NVLink, or as all network cards of a node together, whichever is slower.
+    GPU must be one of `GPUS`. The memory is the share of its memory that JAX reserves. Among
+    several nodes, data moves as fast as NVLink, or as all network cards of a node together,
+    whichever is slower.
 
     Raises ValueError if there are no such nodes, or ImportError without the compiler.
     """

@@ -227,7 +227,7 @@ def _unigrams(metrics: RunMetrics) -> str:
 
 
 def _majority(split: Mapping[str, Any]) -> str:
-    """Says that a classifier is as accurate as always naming the most frequent class."""
+    """Says that a classifier is no more accurate than always naming the most frequent class."""
     confusion = split.get("confusion")
     if not confusion or split.get("label_kind", "classes") != "classes":
         return ""

@@ -317,7 +317,7 @@ def _labels(config: Mapping[str, Any], where: Path) -> list[str] | None:
             if not isinstance(label, str):
                 label = json.dumps(label)
             by_id[int(number)] = label
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(
             f"id2label={brief(stored)} in {where / 'config.json'} is not a mapping of ids to "
             'labels: correct it to the form {"0": "no", "1": "yes"}.'

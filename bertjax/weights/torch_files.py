@@ -499,7 +499,7 @@ def _state_dict(top: Any) -> dict[str, _Tensor]:
         tensors = sum(type(item) is _Tensor for item in value.values())
         if 2 * tensors > len(top) > 0:
             raise ValueError(
-                f"it has {len(value)} tensors under {str(key)!r} beside the {len(top)} of "
+                f"it has {tensors} tensors under {str(key)!r} beside the {len(top)} of "
                 "the model: save these alone"
             )
     if top and all(0 in tensor.shape for tensor in top.values()):

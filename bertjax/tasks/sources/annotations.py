@@ -350,11 +350,15 @@ def _sentence(
             tokens.append(match.groups())
         elif line[0] != "#":
             raise ValueError(f"line {number}, {brief(line, 60)!r}, is no token")
+    if not tokens:
+        raise ValueError("it has no tokens")
     entities: dict[Any, dict[str, Any]] = {}
     origin = int(tokens[0][0])
     for start, end, values in tokens:
-        cell = values.split("\t")[column]
-        for value, number in _VALUE.findall(cell):
+        cells = values.split("\t")
+        if column >= len(cells):
+            raise ValueError(f"token {start}-{end} lacks the column of the layer")
+        for value, number in _VALUE.findall(cells[column]):
             if value == "_":
                 continue
             label = unnamed

@@ -419,7 +419,8 @@ def test_a_folder_of_webanno_is_read_with_those_in_it(tmp_path):
     [
         ("1-1\t0-4\tAnna\t_\t*\n", "row 5.*is not an entity"),
         ("1-1\t0-4\tAnna\n", "row 5.*line 6"),
-        ("1-1\t0-4\tAnna\t_\n", "row 5.*not as WebAnno"),
+        ("1-1\t0-4\tAnna\t_\n", "row 5.*token 0-4"),
+        ("#a comment alone\n", "row 5.*no tokens"),
         ("Anna left\n", "row 5.*line 6"),
         ("1-1\t0-44\tAnna\t_\tPER\n", "row 5.*not within the text"),
     ],
