@@ -5,8 +5,8 @@ import pytest
 
 import bertjax
 from bertjax import embed
-from bertjax.inference import late_interaction
-from bertjax.inference.late_interaction import TokenFile, TokenIndex, search
+from bertjax.inference import embedder, late_interaction
+from bertjax.inference.late_interaction import PartialTokens, TokenFile, TokenIndex, search
 from bertjax.tasks.late_interaction import TokenPooling, maxsim, pool_tokens
 from tests.rows import short_run
 
@@ -100,7 +100,9 @@ def test_pooling_averages_similar_vectors():
 
 
 @pytest.mark.slow
-def test_embed_writes_vectors_with_their_offsets(one_layer, sentences, tmp_path, capsys):
+def test_embed_writes_vectors_with_their_offsets_and_continues(
+    one_layer, sentences, tmp_path, monkeypatch, capsys
+):
     rows = [{"anchor": s, "positive": s[::-1]} for s in sentences[:20]]
     config = short_run("colbert", one_layer, rows, tmp_path, vector_size=8, query_length=16)
     directory = bertjax.finetune(config).directory
@@ -108,7 +110,21 @@ def test_embed_writes_vectors_with_their_offsets(one_layer, sentences, tmp_path,
     source.write_text("\n".join(sentences[:9]) + "\n")
     output = tmp_path / "vectors.npz"
     flags = ["--model", str(directory), "--input", str(source)]
+    monkeypatch.setattr(embedder, "WINDOW", 4)
+    write, calls = PartialTokens.write, []
+
+    def stops(self, vectors):
+        calls.append(len(vectors))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return write(self, vectors)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartialTokens, "write", stops)
+        assert embed.main([*flags, "--output", str(output)]) != 0
+    assert not output.exists()
     assert embed.main([*flags, "--output", str(output)]) == 0
+    assert "after 4 texts" in capsys.readouterr().out
     arrays = np.load(output)
     model = bertjax.load_pretrained(directory)
     expected = model.token_vectors(sentences[:9])
