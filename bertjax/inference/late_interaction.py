@@ -260,7 +260,7 @@ def search(
     lengths_of_queries = [max(len(query), 1) for query in queries]
     longest = max(lengths_of_queries, default=1)
     length = -(-longest // STEP) * STEP
-    size = max(1, QUERY_TOKENS // length)  # queries in a block
+    size = max(1, min(QUERY_TOKENS // length, count))  # queries in a block
     for first in range(0, count, size):
         rows = slice(first, first + size)
         padded, _ = _padded(queries[rows], length, size)

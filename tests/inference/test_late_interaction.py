@@ -1,5 +1,7 @@
 """Search by MaxSim is exact, whatever the blocks, and interrupted files are continued."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -79,7 +81,8 @@ def test_an_index_scores_passages_as_its_search_does(tmp_path):
         def __call__(self, places):
             return [texts[int(place)] for place in places]
 
-    index = TokenIndex({"query": Embed(), "document": Embed()}, tmp_path, 12, mean=False)
+    embed: Any = {"query": Embed(), "document": Embed()}
+    index = TokenIndex(embed, tmp_path, 12, mean=False)
     index.add(np.arange(12), [*map(str, range(12))])
     scores, places = index.search(["4", "5"], 12)
     for row, of_query in enumerate(index.scores(["4", "5"], places.tolist())):
