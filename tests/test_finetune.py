@@ -23,8 +23,11 @@ from bertjax.base.signals import Interrupted
 from bertjax.config import FinetuneConfig, OptimizerConfig, TaskOptions
 from bertjax.devices.sharding import make_mesh
 from bertjax.inference.predictor import Predictor
+from bertjax.model import HEADS
+from bertjax.model.heads import BertForSequenceClassification
 from bertjax.record.predictions import read_scores
 from bertjax.tasks import check_task, finetune_config, make_task
+from bertjax.tasks.classification import ClassificationTask
 from bertjax.train import experiments, facts, finetuning
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.experiments import variants
@@ -109,6 +112,25 @@ def whole(config, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("whole") / "run"
     finetune.run(finetune_config(config, workdir=str(workdir), num_epochs=6))
     return workdir
+
+
+class SharperHead(BertForSequenceClassification):
+    factor: float = 1.0
+
+    def head_outputs(self, *args, **kwargs):
+        outputs = super().head_outputs(*args, **kwargs)
+        return outputs | {"logits": self.factor * outputs["logits"]}
+
+
+def test_a_saved_model_keeps_the_fields_of_its_head(config, monkeypatch, tmp_path):
+    monkeypatch.setitem(HEADS, "sequence_classification", SharperHead)
+    monkeypatch.setattr(ClassificationTask, "head_fields", {"factor": 3.0})
+    finetune.run(finetune_config(config, workdir=str(tmp_path / "run"), num_epochs=1))
+    lines = json_lines(tmp_path / "run/predictions/dev.jsonl")
+    texts = [line["input"]["text"] for line in lines]
+    again = bertjax.load_pretrained(tmp_path / "run/model").predict(texts)
+    for line, prediction in zip(lines, again, strict=True):
+        assert prediction["probabilities"] == pytest.approx(line["probabilities"], abs=1e-4)
 
 
 def test_scores_have_intervals_and_labels_that_may_be_wrong_are_listed(whole):

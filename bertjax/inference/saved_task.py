@@ -54,6 +54,7 @@ class Description(Checked):
     thresholds: dict | None = None
     label_separator: str | None = None
     pairs: bool | None = None
+    head_fields: dict | None = None
 
 
 # Tokens per window with which other libraries usually train question answering.
@@ -96,6 +97,8 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
             longest,
             activation,
         )
+        if fields := description.get("head_fields"):
+            loaded = loaded._replace(model=loaded.model.clone(**fields))
         task, loaded = following(task, loaded, foreign=not description)
     if isinstance(task, RerankTask):
         task = dataclasses.replace(task, prompt=prompt)

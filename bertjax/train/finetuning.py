@@ -419,6 +419,9 @@ class FinetuningJob(Job):
         )
         read = self.loaded.source.usage.modules
         described = self.program.model, params, self.max_length, read
+        modules = {**files_of_head(*described), **sparse_files(*described, self.tokenizer)}
+        if self.task.head_fields and not modules:  # modules say them
+            description["head_fields"] = dict(self.task.head_fields)
         reads_words = self.task.label_kind == "tokens"
         save_hf(
             self.workdir.model,
@@ -430,8 +433,7 @@ class FinetuningJob(Job):
             card=card,
             files={
                 "task.json": json.dumps(description, indent=2),
-                **files_of_head(*described),
-                **sparse_files(*described, self.tokenizer),
+                **modules,
                 **adapters,
             },
             tagger=tagger_params,
