@@ -54,6 +54,7 @@ function classScores(classes, kind, whose = "") {
     element("p", {}, whose + "Precision: share of the predictions that are right. Recall: share of the labels that are found. F1: their harmonic mean. Support: number of labels." +
       (isDiagnosed ? " Sensitivity: the recall. Specificity: share of the examples without the label for which it is not predicted. AUROC: probability that an example with the label has a higher probability of it than one without. Beside them: 95 % intervals." : "")),
     element("div", { style: "max-height:460px;overflow:auto" }, table([kind, "precision", "recall", "F1", "support", ...more], rows, [1, 2, 3, 4, 5, 6, 7])));
+  if (isDiagnosed) made.classList.add("wide");
   return made;
 }
 
@@ -171,16 +172,17 @@ function labelErrors(errors) {
     ...rows);
 }
 
-// Tables on the left, the figure with the probabilities or numbers on the right, mistakes below.
+// Tables on the left, the figure with the probabilities or numbers on the right, mistakes below; a wide table above.
 function splitFigures(split, ...before) {
   const tables = [...before];
   if (split.confusion) tables.push(confusionMatrix(split.confusion));
   if (split.confusions) tables.push(confusions(split.confusions));
-  if (split.classes) tables.push(classScores(split.classes, split.class_kind));
+  const scores = split.classes ? classScores(split.classes, split.class_kind) : null, isWide = scores && scores.classList.contains("wide");
+  if (!isWide) tables.push(scores);
   const figure = split.points ? scatter(split) : split.calibration ? reliability(split.calibration) : null;
   const left = tables.filter(Boolean), made = element("div", { class: "grid" });
   const stack = left.length ? element("div", { class: figure ? "stack" : "stack wide" }, ...left) : null;
   if (figure && !stack) figure.classList.add("wide");
-  made.append(...[stack, figure, split.mistakes ? mistakes(split) : null, split.label_errors && split.label_errors.count ? labelErrors(split.label_errors) : null].filter(Boolean));
+  made.append(...[isWide ? scores : null, stack, figure, split.mistakes ? mistakes(split) : null, split.label_errors && split.label_errors.count ? labelErrors(split.label_errors) : null].filter(Boolean));
   return made;
 }
