@@ -38,7 +38,7 @@ class ScoreConfig:
     prints the difference of each score with its 95 % interval, and whether it may be chance."""
     group_column: tuple[str, ...] = ()
     """With --compare: columns of the rows that were predicted, such as patient, whose rows are not
-    independent: groups are drawn as wholes; empty: none."""
+    independent: groups are drawn as wholes; empty: those of the run that wrote the first file."""
     na_probs: str | None = None
     """For SQuAD 2.0: JSON file that maps each question id to the probability or log-odds that the
     question has no answer, such as SPLIT_null_odds.json of bertjax, which holds the difference of

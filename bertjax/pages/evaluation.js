@@ -35,7 +35,8 @@ function classTable(run) {
   if (!names.length) return null;
   const sum = (split) => Object.values(classes[split]).reduce((sum, count) => sum + count, 0);
   // An example may have several labels, or none: shares are then those of the examples.
-  const isSeveral = !run.evaluation.data.windows && run.splits.some((split) => split.label_kind === "multi_label");
+  const kinds = [run.evaluation.data.label_kind, ...run.splits.map((split) => split.label_kind)];
+  const isSeveral = !run.evaluation.data.windows && kinds.includes("multi_label");
   const totals = Object.fromEntries(splits.map((split) => [split, isSeveral ? (run.evaluation.data.splits[split] || {}).examples || 0 : sum(split)]));
   const rows = names.slice(0, MOST_CLASSES).map((name) => [name, ...splits.map((split) => {
     const total = totals[split], count = classes[split][name] || 0;

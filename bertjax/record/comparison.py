@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bertjax.base.files import brief, json_lines, read_json_or_empty
-from bertjax.base.workdir_files import MODEL
+from bertjax.base.workdir_files import EVALUATION, MODEL
 from bertjax.record.labels import label
 from bertjax.tasks import TASKS, Example, Task
 from bertjax.tasks.classification import (
@@ -73,7 +73,7 @@ def compare_files(
         name: the name of the task, whose metrics are computed; "": the task of the run that wrote
             `first`, or that of own files with such predictions.
         group_columns: columns of the rows that were predicted, such as patient, whose groups are
-            drawn and exchanged as wholes; (): the examples are independent.
+            drawn and exchanged as wholes; (): those of the run that wrote `first`, or none.
 
     Returns {"examples", "metrics", "sentence"}, JSON values. "metrics" has, by name, the scores as
     fractions, their difference (first minus second), its 95 % interval, and p-values.
@@ -88,7 +88,8 @@ def compare_files(
     lines = _by_id(first, read, ids)
     others = _by_id(second, _lines(second), ids)
     _check_ids(first, lines, second, others)
-    description = read_json_or_empty(first.resolve().parent.parent / MODEL / "task.json")
+    workdir = first.resolve().parent.parent
+    description = read_json_or_empty(workdir / MODEL / "task.json")
     name = name or description.get("task", "")
     task = _task_of(name, [*lines.values(), *others.values()])
     if gold is None:
@@ -100,6 +101,10 @@ def compare_files(
         labelled = [(example.id, example) for example in of_gold]
         examples = _by_id(gold, labelled, ids)
         _check_ids(first, lines, gold, examples)
+    of_run = ()
+    if not group_columns:
+        of_run = _groups_of_run(workdir)
+    group_columns = group_columns or of_run
     lacking = {*group_columns}
     for example in examples.values():
         lacking.difference_update(example.row)
@@ -138,6 +143,8 @@ def compare_files(
     told = sentence(names, best, differences[best], len(units), smallest)
     if group_columns and count < FEW_GROUPS:
         told = f"{told} {few_groups_in_words(count)}"
+    if of_run:
+        told += f" The rows of one {' or '.join(of_run)} count together, as in the run."
     metrics = {name: found._asdict() for name, found in differences.items()}
     # Words of a sentence, and rows of a group, are not independent.
     if not group_columns and not isinstance(task, TagTask):
@@ -145,6 +152,11 @@ def compare_files(
             is_right, _ = measure.ratios[name]
             metrics[name]["p_value_mcnemar"] = mcnemar(*np.split(is_right, 2))
     return {"examples": len(units), "metrics": metrics, "sentence": told}
+
+
+def _groups_of_run(workdir: Path) -> tuple[str, ...]:
+    data = read_json_or_empty(workdir / EVALUATION).get("data", {})
+    return tuple(data.get("group_columns", ()))
 
 
 def _differences(task: Task, measure: Measure, groups: Sequence[int]) -> dict[str, Difference]:

@@ -62,6 +62,7 @@ def data_facts(task: Task, data: TrainingData, max_length: int) -> dict[str, Any
         "splits": splits,
         "max_length": max_length,
         "windows": task.reads_windows,
+        "label_kind": task.label_kind,
         "note": source.note,
         "warning": source.warning,
         "group_columns": source.group_columns,
@@ -275,7 +276,8 @@ _USE = """
 ## Intended use and limits
 
 - The task stands under Training, and what the model was trained on, with its labels, under Data.
-- Examples:{sizes} scores are those of the examples that are not in train.
+- Examples:{sizes} each score is of examples on which the scored model was not trained, but for
+  those that are equal or nearly so, which Data counts as leaks.
 - The run does not know the languages, the origin and the time of the texts, and has measured
   nothing on texts of other languages, origins or times.
 - **To be filled in by the author:** who is meant to use the model, for what, and for what not;

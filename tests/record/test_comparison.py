@@ -114,6 +114,13 @@ def test_groups_are_drawn_as_wholes(tmp_path):
     assert "p_value_mcnemar" not in of_groups  # the rows of a group are not independent
     with pytest.raises(ValueError, match="--group_column doctor: no row"):
         compare_files(*files, group_columns=("doctor",))
+    run = files[0].parent.parent / "run"
+    (run / "predictions").mkdir(parents=True)
+    (run / "evaluation.json").write_text(json.dumps({"data": {"group_columns": ["patient"]}}))
+    own = files[0].rename(run / "predictions" / "dev.jsonl")
+    found = compare_files(own, files[1])
+    assert found["metrics"]["accuracy"] == of_groups
+    assert "patient" in found["sentence"].split("points")[-1]
 
 
 def test_fewer_than_two_labelled_groups_are_refused_and_few_are_called_rough(tmp_path):

@@ -95,7 +95,7 @@ def test_leaks_that_were_left_out_are_no_leaks_of_the_scores():
     source = SimpleNamespace(
         lengths={}, files={}, note="", warning="", group_columns=(), leaks=leaks, left_out={}
     )
-    task = SimpleNamespace(data=source, labels=(), reads_windows=False)
+    task = SimpleNamespace(data=source, labels=(), label_kind="classes", reads_windows=False)
     data = SimpleNamespace(lengths=lengths, groups=None, class_counts=np.zeros(0))
     facts = data_facts(task, data, 16)
     assert facts["leaked_rows"] == {"dev": 4} and facts["dropped_leaks"] == {}

@@ -511,7 +511,9 @@ def split_by_time(data: DatasetT, column: str, fraction: float, fold: Fold | Non
     if len(dev):
         oldest = values[dev[0]]
         newest = values[dev[-1]]
-        words = f"{column} from {oldest} to {newest}; {first:,} older ones are trained on"
+        words = f"{column} from {oldest} to {newest}"
+        if not data.group_columns:  # else, more are left out
+            words += f"; {first:,} older ones are trained on"
     later = {places[number]: "" for number in order[end:]}
     held_out = frozenset(indices[number] for number in dev)
     data = data.leaving_out("train", later)
