@@ -136,11 +136,15 @@ def test_verify_prints_small_differences(head, tmp_path, tiny_config, tokenizer,
     assert ("pooler_output: largest" in out) == HEADS[head](tiny_config).needs_pooler
 
 
+VERIFIED = dict.fromkeys(("deberta-v2", "modernbert"), ())
+VERIFIED |= dict.fromkeys(("roberta", "albert", "electra", "esm", "eurobert"), pytest.mark.slow)
+
+
 @pytest.mark.parity
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(x, marks=() if x in ("deberta-v2", "modernbert") else pytest.mark.slow)
+        pytest.param(x, marks=VERIFIED.get(x, (pytest.mark.slow, pytest.mark.exhaustive)))
         for x in FAMILIES
         if x == "modernbert" or x not in ("bert", *OF_OTHERS)
     ],

@@ -340,9 +340,9 @@ TAGGER = TASKS["entities"][0]
     ("name", "metric"),
     [
         ("f1", "accuracy"),
-        ("f1", "f1"),
-        ("matthews", "matthews"),
-        ("pearson", "pearson"),
+        pytest.param("f1", "f1", marks=pytest.mark.exhaustive),
+        pytest.param("matthews", "matthews", marks=pytest.mark.exhaustive),
+        pytest.param("pearson", "pearson", marks=pytest.mark.exhaustive),
         ("entities", "f1"),
     ],
 )

@@ -173,6 +173,7 @@ def test_scores_in_cross_encoder_are_ours(loss, config, result, sentences, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_grades_of_passages_are_learned(one_layer, sentences, tmp_path):
     """The first word of a passage is its grade, from 0 to 3."""
     words = ("hij", "abc", "cde", "fgh")

@@ -218,7 +218,13 @@ def test_a_resumed_run_moves_no_weights_again(tmp_path, model_of, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parity
-@pytest.mark.parametrize(("kind", "family"), [("bpe", "roberta"), ("modernbert", "modernbert")])
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [
+        pytest.param("bpe", "roberta", marks=pytest.mark.exhaustive),
+        ("modernbert", "modernbert"),
+    ],
+)
 def test_a_tagger_on_bytes_reads_words_in_transformers_as_here(
     tmp_path, tiny_family, sentences, random_params, kind, family
 ):

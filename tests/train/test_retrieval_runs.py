@@ -28,7 +28,10 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=[*RUNS])
+@pytest.fixture(
+    scope="module",
+    params=["sparse", "colbert", pytest.param("static", marks=pytest.mark.exhaustive)],
+)
 def config(request, one_layer, tmp_path_factory, sentences):
     rows = []
     for text, other in zip(sentences[:40], sentences[40:80], strict=True):
@@ -50,7 +53,7 @@ def files_of(folder):
     return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
-@pytest.mark.parametrize("last", [1, 3])
+@pytest.mark.parametrize("last", [1, pytest.param(3, marks=pytest.mark.exhaustive)])
 def test_a_run_that_was_stopped_ends_as_an_uninterrupted_one(
     last, result, config, tmp_path, monkeypatch
 ):

@@ -400,7 +400,7 @@ FAST = {("esm", 1), ("eurobert", 0), ("nomic_bert", 1), ("xlm-roberta-xl", 3)}
 def marks_of(family, seed):
     if (family, seed) in FAST:
         return ()
-    if seed < 2:
+    if seed < 1:
         return pytest.mark.slow
     return (pytest.mark.slow, pytest.mark.exhaustive)
 
