@@ -26,7 +26,6 @@ from bertjax.config.finetune_config import SHORTEST
 from bertjax.devices.compilation import refuse_fork, start_jax
 from bertjax.inference.attribution import STEPS, Attribution, Attributor, Baseline
 from bertjax.inference.embedder import ROLES
-from bertjax.inference.indexes import encoder_kind, encoder_of
 from bertjax.inference.late_interaction import TokenEmbedder
 from bertjax.inference.masks import fill_mask
 from bertjax.inference.output_files import file_identity
@@ -451,6 +450,8 @@ class Pretrained:
         Errors are those of `encoder_of`, or ValueError if an element of `texts` is no text, or the
         model has one vector per token.
         """
+        from bertjax.inference.indexes import encoder_kind, encoder_of  # imports SciPy: slow
+
         if encoder_kind(self.loaded, pooling) is TokenEmbedder:
             raise ValueError(
                 f"{self.where} has one vector per token: use Pretrained.token_vectors, or give "
@@ -489,6 +490,8 @@ class Pretrained:
         Raises:
             ValueError: the model has one vector per text, or an argument does not fit it.
         """
+        from bertjax.inference.indexes import encoder_kind  # imports SciPy: slow
+
         if encoder_kind(self.loaded, None) is not TokenEmbedder or role not in ROLES:
             raise ValueError(
                 f"token_vectors(role={role!r}) of {self.where}: this needs a model with one vector "
