@@ -103,7 +103,7 @@ def compare_files(
         _check_ids(first, lines, gold, examples)
     of_run = ()
     if not group_columns:
-        of_run = _groups_of_run(workdir)
+        of_run = _groups_of_run(workdir, examples)
     group_columns = group_columns or of_run
     lacking = {*group_columns}
     for example in examples.values():
@@ -154,9 +154,16 @@ def compare_files(
     return {"examples": len(units), "metrics": metrics, "sentence": told}
 
 
-def _groups_of_run(workdir: Path) -> tuple[str, ...]:
+def _groups_of_run(workdir: Path, examples: Mapping[str, Example]) -> tuple[str, ...]:
+    """Returns the columns of groups of a run; () if the rows, as those of test, lack one."""
     data = read_json_or_empty(workdir / EVALUATION).get("data", {})
-    return tuple(data.get("group_columns", ()))
+    columns = tuple(data.get("group_columns", ()))
+    known: set[str] = set()
+    for example in examples.values():
+        known.update(example.row)
+    if known.issuperset(columns):
+        return columns
+    return ()
 
 
 def _differences(task: Task, measure: Measure, groups: Sequence[int]) -> dict[str, Difference]:

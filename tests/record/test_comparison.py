@@ -121,6 +121,8 @@ def test_groups_are_drawn_as_wholes(tmp_path):
     found = compare_files(own, files[1])
     assert found["metrics"]["accuracy"] == of_groups
     assert "patient" in found["sentence"].split("points")[-1]
+    own.write_text(alone[0].read_text())  # as of a test split, whose rows lack the column
+    assert compare_files(own, alone[1])["metrics"]["accuracy"] == of_rows
 
 
 def test_fewer_than_two_labelled_groups_are_refused_and_few_are_called_rough(tmp_path):
