@@ -79,6 +79,11 @@ gc.freeze()
 gc.set_threshold(50_000, 20, 100)
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores, as some tests wait for a process, a disk or a signal."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The real corpora and vocabularies beside the checkout."""

@@ -72,6 +72,7 @@ def config(prepared, one_layer_config, tokenizer) -> PretrainConfig:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("with_data", [pytest.param(False, marks=pytest.mark.exhaustive), True])
 def test_figures_fit_together(config, prepared, tmp_path, monkeypatch, capsys, with_data):
     monkeypatch.setattr("bertjax.train.throughput.ROUNDS", 2)

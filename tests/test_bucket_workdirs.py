@@ -83,6 +83,7 @@ def config(prepared, one_layer_config, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @first_with("gs")
 def test_a_dry_run_of_a_run_in_a_bucket_only_reads_it(bucket, config, capsys):
     remote = dataclasses.replace(config, workdir=f"{bucket}/runs/planned")

@@ -17,6 +17,7 @@ from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.weights import load_model
 from bertjax.weights.families import FAMILIES, architecture, config_to_hf, heads_of, with_pad_token
 from bertjax.weights.newer_families import NEWER_FAMILIES
+from tests.cases import others_weekly
 
 BERT_HEADS = heads_of(BertConfig())
 
@@ -124,7 +125,9 @@ def test_bin_files_become_safetensors_bit_for_bit(
 
 # With a pooler, without one, and with inputs of another shape.
 @pytest.mark.parity
-@pytest.mark.parametrize("head", ["pretraining", "masked_lm", "multiple_choice"])
+@pytest.mark.parametrize(
+    "head", others_weekly(("pretraining", "masked_lm", "multiple_choice"), "pretraining")
+)
 def test_verify_prints_small_differences(head, tmp_path, tiny_config, tokenizer, capsys, written):
     pytest.importorskip("transformers", reason="the extra `parity` is not installed")
     source = written(tmp_path / "a", tiny_config, head, tokenizer)

@@ -73,6 +73,7 @@ def execute(name: str, folder: Path, **settings: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_how_bert_works(tmp_path):
     pytest.importorskip("matplotlib")
     output = execute("how_bert_works", tmp_path)

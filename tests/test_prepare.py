@@ -34,6 +34,7 @@ from bertjax.data.records import decode_row
 from bertjax.data.text import streams
 from bertjax.tokenization import load_tokenizer, train_bpe, train_wordpiece
 from tests.base.test_lock import without_flock
+from tests.cases import WEEKLY
 
 REPOSITORY = Path(__file__).parents[1]
 SHARED = REPOSITORY.parent / "shared" / "data"
@@ -846,7 +847,11 @@ def edited(path: Path, times: bool) -> None:
 
 @pytest.mark.parametrize(
     ("form", "times"),
-    [("file", False), *((form, True) for form in ("file", "folder", "glob", "gz", "replaced"))],
+    [
+        ("file", False),
+        *(pytest.param(form, True, marks=WEEKLY) for form in ("glob", "folder", "replaced")),
+        *((form, True) for form in ("file", "gz")),
+    ],
 )
 def test_a_corpus_that_was_edited_in_its_middle_is_not_taken_for_the_prepared_one(
     form, times, config, text, tmp_path, capsys

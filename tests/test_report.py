@@ -74,6 +74,7 @@ def tuned(one_layer, files, tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_writes_its_report_while_it_goes_on(pretrained):
     folder, pages = pretrained
     states = [data_of(page)["runs"][0]["status"] for page in pages]
@@ -490,7 +491,7 @@ SLOW_KIND = (pytest.mark.slow, pytest.mark.exhaustive)
         "classify",
         pytest.param("regress", marks=SLOW_KIND),
         pytest.param("multi", marks=SLOW_KIND),
-        "tag",
+        pytest.param("tag", marks=SLOW_KIND),
         pytest.param("qa", marks=SLOW_KIND),
     ],
 )

@@ -140,7 +140,7 @@ def check_shares(texts, steps: int) -> None:
     assert all(steps * share <= read <= most for read in reads), reads
 
 
-# In CI, two processes go on with a run of one, and begin a run together that a signal stops.
+# In CI, two processes begin a run together that a signal stops.
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("processes", "mesh"), [(2, ()), (4, ()), (2, ("--mesh.fsdp", "2"))])
@@ -153,9 +153,8 @@ def test_several_processes_train_as_one_and_share_the_rows(job, alone, tmp_path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("processes", "devices"), [(2, 2), pytest.param(1, 1, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("processes", "devices"), [(2, 2), (1, 1)])
 def test_a_checkpoint_goes_on_with_other_processes_and_devices(
     job, alone, tmp_path, processes, devices
 ):

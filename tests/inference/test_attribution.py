@@ -21,6 +21,7 @@ from bertjax.tasks.classification import ClassificationTask
 from bertjax.weights import load_model
 from bertjax.weights.families import architecture
 from bertjax.weights.load import with_tagger
+from tests.cases import WEEKLY
 
 # A family, what its head predicts, and the fields of config.json that say so.
 ONE_NUMBER = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
@@ -157,7 +158,9 @@ def plain_integral(model, feature, weights, baseline_id, points=400):
     return (total / points * change).sum(-1)
 
 
-@pytest.mark.parametrize(("family", "kind"), [("roberta", "classes"), ("albert", "tags")])
+@pytest.mark.parametrize(
+    ("family", "kind"), [("roberta", "classes"), pytest.param("albert", "tags", marks=WEEKLY)]
+)
 def test_attributions_equal_a_plain_integral(family, kind, model_of, text_of):
     _, model = model_of(family, kind, initializer_range=0.02)
     (feature,), target, ours = parts_of(model, text_of(kind))

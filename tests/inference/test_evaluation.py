@@ -66,6 +66,7 @@ def test_an_official_task_has_the_scores_of_the_run(on_mnli, mnli):
     assert one == {name: pytest.approx(scores[f"dev_mismatched/{name}"]) for name in names}
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_the_function_returns(on_mnli, mnli, tmp_path, capsys):
     model, output = str(on_mnli.directory), str(tmp_path / "out")
     predict.run(PredictConfig(model=model, task="mnli", data_dir=str(mnli), output=output))
@@ -78,6 +79,7 @@ def test_the_command_prints_what_the_function_returns(on_mnli, mnli, tmp_path, c
     assert len(splits) == 4  # the test splits have no labels
 
 
+@pytest.mark.slow
 def test_the_predictions_of_a_task_replace_no_file_of_the_user(on_mnli, mnli, tmp_path):
     (tmp_path / "dev_matched.jsonl").write_text('{"_id": "1", "text": "mine"}\n')
     config = PredictConfig(model=str(on_mnli.directory), task="mnli", output=str(tmp_path))

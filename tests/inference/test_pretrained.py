@@ -26,6 +26,7 @@ from bertjax.weights.families import FAMILIES, architecture, heads_of
 from bertjax.weights.hf import write_safetensors
 from bertjax.weights.load import with_tagger
 from bertjax.weights.newer_families import NEWER_FAMILIES
+from tests.cases import others_weekly
 from tests.lines import json_lines
 
 
@@ -991,7 +992,7 @@ def test_a_head_of_pretraining_is_named_and_saved(
     assert not any(info.values()), info
 
 
-@pytest.mark.parametrize("size", [150, 110])
+@pytest.mark.parametrize("size", others_weekly((150, 110), 110))
 def test_a_left_out_head_follows_a_resized_vocabulary(
     tmp_path, one_layer_config, tokenizer, written, size
 ):

@@ -11,6 +11,7 @@ from bertjax.config import MeshConfig
 from bertjax.devices import sharding
 from bertjax.model import HEADS
 from bertjax.model.fused_attention import FUSED, flash_attention
+from tests.cases import others_weekly
 
 # Each has switches that no other has, with sizes that eight devices can split.
 CHANGES = {
@@ -83,7 +84,7 @@ def assert_close(found, expected):
         np.testing.assert_allclose(a, b, atol=1e-5 * max(1.0, np.abs(b).max()))
 
 
-@pytest.mark.parametrize("family", CHANGES)
+@pytest.mark.parametrize("family", others_weekly(CHANGES, "eurobert", "roformer"))
 def test_flash_attention_equals_that_of_xla(family, tiny_family, random_params, monkeypatch):
     interpreted = functools.partial(flash_attention, interpret=True)
     monkeypatch.setitem(FUSED, "flash", FUSED["flash"]._replace(attend=interpreted))
@@ -95,7 +96,7 @@ def test_flash_attention_equals_that_of_xla(family, tiny_family, random_params, 
     assert_close(gradient(model.clone(attention_kernel="flash"), params, inputs), expected)
 
 
-@pytest.mark.parametrize("family", CHANGES)
+@pytest.mark.parametrize("family", others_weekly(CHANGES, "eurobert", "rembert"))
 def test_eight_devices_equal_one(family, tiny_family, random_params):
     model = model_of(family, tiny_family)
     model = model.clone(config=dataclasses.replace(model.config, vocab_size=120))

@@ -9,6 +9,7 @@ import pytest
 
 from bertjax.data.batches.batch import layout, pad_to
 from bertjax.model import FeatureTagger, TaggerConfig
+from tests.cases import others_weekly
 
 LENGTHS = (5, 3, 6)
 EVERY = (-1, 0, 1)
@@ -84,7 +85,7 @@ def test_a_bilstm_follows_its_equations_both_ways_in_two_layers(tagger, tiny_con
     np.testing.assert_allclose(outputs["logits"][0], expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("kind", ["linear", "bilstm"])
+@pytest.mark.parametrize("kind", others_weekly(("linear", "bilstm"), "bilstm"))
 def test_neither_neighbours_in_the_row_nor_padding_change_a_tag(tagger, tiny_config, kind):
     model, params = tagger(tiny_config, layers=EVERY, kind=kind)
     full = applied(model, params, rows(LENGTHS, sum(LENGTHS)))["logits"][0]

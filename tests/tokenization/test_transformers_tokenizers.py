@@ -12,6 +12,7 @@ from bertjax.tasks.sources.conll import read_conll2003
 from bertjax.tasks.sources.squad import read_squad
 from bertjax.tasks.tagging import TagTask
 from bertjax.tokenization import Tokenizer, UnigramTokenizer, load_tokenizer
+from tests.cases import others_weekly
 
 NUM_LINES = 10_000
 VOCABULARIES = [
@@ -145,7 +146,7 @@ def _check_words(tokenizer, theirs, words):
 
 @pytest.mark.real
 @pytest.mark.parity
-@pytest.mark.parametrize("name", WITH_WORDS)
+@pytest.mark.parametrize("name", others_weekly(WITH_WORDS, "bert-base-cased", "roberta-base"))
 def test_words_of_conll_get_the_ids_of_transformers(shared, name):
     transformers = pytest.importorskip("transformers")
     tokenizer = load_tokenizer(shared / "vocab" / name)

@@ -301,6 +301,7 @@ def one_device(tiny_config, batch):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("mesh", "accumulation"),
     [

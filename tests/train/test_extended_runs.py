@@ -101,6 +101,7 @@ def test_a_run_with_new_words_resumes_as_if_uninterrupted_and_sees_both_domains(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_an_evaluation_before_the_first_step_is_repeated_without_a_checkpoint(config, tmp_path):
     short = dataclasses.replace(
         config,

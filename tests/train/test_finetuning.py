@@ -19,6 +19,7 @@ from bertjax.train.experiments import publish
 from bertjax.train.facts import gather_finetuning, load_for_task
 from bertjax.train.run_plan import plan_finetuning
 from bertjax.weights import load_model, save_hf
+from tests.cases import others_weekly
 from tests.steps import run_until
 
 FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert")
@@ -195,6 +196,7 @@ def test_the_output_of_a_regression_stays(model_of, files, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_resumed_run_moves_no_weights_again(tmp_path, model_of, monkeypatch):
     folder = model_of(["entailment", "neutral", "contradiction"])
     options = {"train": rows_of(tmp_path / "a.csv", NLI * 4), "dev_fraction": 0}
@@ -293,7 +295,9 @@ def test_a_saved_tokenizer_reads_no_more_tokens_than_the_model(
     assert long.model_max_length == longest
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "albert", "mpnet"])
+@pytest.mark.parametrize(
+    "family", others_weekly(("bert", "roberta", "distilbert", "albert", "mpnet"), "bert", "roberta")
+)
 def test_positions_that_were_never_trained_are_named(
     tmp_path, tiny_family, random_params, tokenizer, family, files, capsys
 ):

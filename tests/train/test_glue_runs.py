@@ -83,6 +83,7 @@ def test_a_dry_run_of_all_tasks_lists_each_and_writes_nothing(flags, tmp_path, c
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_all_tasks_in_one_command_are_the_runs_of_the_tasks(flags, whole, tmp_path):
     for task in ("stsb", "mnli"):
         alone = [f"--task={task}", *flags[1:], f"--workdir={tmp_path / task}"]

@@ -12,6 +12,7 @@ from bertjax.inference.pretrained import Pretrained
 from bertjax.record.predictions import read_scores
 from bertjax.tasks import finetune_config
 from bertjax.weights import load_model
+from tests.cases import others_weekly
 from tests.conftest import write_csv
 from tests.lines import json_lines
 
@@ -48,6 +49,7 @@ KINDS = {
     "multi_label": "micro_f1",
     "classes": "accuracy",
 }
+OF_KINDS = others_weekly(KINDS, "targets", "distribution", "multi_label")
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +84,7 @@ def run(tmp_path_factory, one_layer, sentences):
     return run_of
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OF_KINDS)
 def test_a_model_of_each_kind_of_labels_is_saved_predicts_and_is_scored(kind, run, tmp_path):
     workdir, dev, _ = run(kind)
     scores = read_scores(workdir / "scores.json")
@@ -104,7 +106,7 @@ def test_a_model_of_each_kind_of_labels_is_saved_predicts_and_is_scored(kind, ru
     assert summary["examples"] == 20 and summary["mistakes"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OF_KINDS)
 def test_two_models_of_each_kind_of_labels_are_compared(kind, run, capsys):
     workdir, dev, _ = run(kind)
     lines = str(workdir / "predictions" / "dev.jsonl")
@@ -143,10 +145,7 @@ def test_transformers_reads_the_model_with_equal_logits(kind, run, sentences):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(x, marks=() if x in ("multi_label", "targets") else pytest.mark.exhaustive)
-        for x in KINDS
-    ],
+    [pytest.param(x, marks=() if x == "multi_label" else pytest.mark.exhaustive) for x in KINDS],
 )
 def test_folds_and_groups_work_with_each_kind_of_labels(kind, run, sentences, tmp_path):
     *_, config = run(kind)
@@ -165,6 +164,7 @@ def test_folds_and_groups_work_with_each_kind_of_labels(kind, run, sentences, tm
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_models_of_distributions_and_targets_are_taught_and_resumed(run, tmp_path):
     for kind in ("distribution", "targets"):
         workdir, _, config = run(kind)

@@ -30,7 +30,10 @@ pytestmark = [
 
 @pytest.fixture(
     scope="module",
-    params=["sparse", "colbert", pytest.param("static", marks=pytest.mark.exhaustive)],
+    params=[
+        "colbert",
+        *(pytest.param(x, marks=pytest.mark.exhaustive) for x in ("sparse", "static")),
+    ],
 )
 def config(request, one_layer, tmp_path_factory, sentences):
     rows = []

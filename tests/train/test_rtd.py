@@ -215,6 +215,7 @@ def whole(config, tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_both_models_are_exported_and_measured(whole, config, sentences):
     lines = json_lines(whole / "run" / "metrics.jsonl")
     evaluated = [x for x in lines if "eval/rtd_loss" in x]
@@ -334,7 +335,8 @@ def test_settings_that_do_not_fit_are_refused(config, tmp_path, tiny, tokenizer,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kept", [True, False])
 def test_a_discriminator_is_trained_further(whole, config, tmp_path, capsys, kept, monkeypatch):
     model = whole / "run" / "model"
     phases = (dataclasses.replace(config.phases[0], num_steps=2),)

@@ -90,6 +90,7 @@ def pretrained(request, tmp_path_factory, sentences, tiny_family):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("pretrained", FAMILIES, indirect=True)
 def test_pretraining_leaves_a_model_of_its_family(pretrained, sentences):
     family, run = pretrained
