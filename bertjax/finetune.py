@@ -192,7 +192,7 @@ def _description(task: str) -> str:
         "from configs/finetune/TASK.py, or from --config FILE."
     )
     if task:
-        from bertjax.tasks.definition import format_help
+        from bertjax.tasks.registry import format_help
 
         return f"{about}\n\n{format_help(task)}".strip()
     lines = [f"{about}\n\nTasks; --task=TASK --help adds their flags:"]

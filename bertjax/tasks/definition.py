@@ -2,9 +2,7 @@
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Iterator
-from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -199,15 +197,3 @@ class TaskDefinition:
     def own_files(self) -> bool:
         """Whether the task reads the user's own files instead of official ones."""
         return issubclass(self.options, OwnFilesOptions)
-
-
-_TEXT = (resources.files("bertjax.tasks.sources") / "formats.txt").read_text(encoding="utf-8")
-# {task: examples of the formats of its files}, for --help and the documentation.
-FORMATS = dict(re.findall(r"^# (\w+)\n(.*?)\s*(?=^# |\Z)", _TEXT, re.MULTILINE | re.DOTALL))
-
-
-def format_help(task: str) -> str:
-    """Returns the formats of the user's files for a task, for --help; "" for official files."""
-    if task in FORMATS:
-        return f"Files for --task={task}:\n\n{FORMATS[task]}"
-    return ""

@@ -1,7 +1,9 @@
 """The tasks by name, and the config of a fine-tuning with the options of its task."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
+from importlib import resources
 from typing import Any
 
 from bertjax.base.command_line import Box
@@ -27,6 +29,10 @@ TASKS: Mapping[str, TaskDefinition] = {
     task.name: task for task in (*GLUE_TASKS, *SQUAD_TASKS, SWAG_TASK, CONLL, *OWN_TASKS)
 }
 
+_TEXT = (resources.files("bertjax.tasks.sources") / "formats.txt").read_text(encoding="utf-8")
+# {task: examples of the formats of its files}, for --help and the documentation.
+FORMATS = dict(re.findall(r"^# (\w+)\n(.*?)\s*(?=^# |\Z)", _TEXT, re.MULTILINE | re.DOTALL))
+
 
 def table_kind(task: Task) -> TableKind:
     """Returns what the kind of `task`, a task on own tables, reads from tables."""
@@ -39,6 +45,18 @@ def options_class(name: str) -> type[TaskOptions]:
     if name == GLUE_TASK:
         return AllGlueOptions
     return TASKS[name].options
+
+
+def format_help(task: str) -> str:
+    """Returns the formats of the user's files for a task, for --help; "" for official files.
+
+    A task without formats of its own reads the files of the task whose options it extends.
+    """
+    formats_of = {TASKS[name].options: formats for name, formats in FORMATS.items()}
+    for options in options_class(task).__mro__:
+        if options in formats_of:
+            return f"Files for --task={task}:\n\n{formats_of[options]}"
+    return ""
 
 
 def with_task_options(config: FinetuneConfig) -> FinetuneConfig:

@@ -1,5 +1,6 @@
 """The examples of formats in --help and in the documentation are read as they are shown."""
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -7,8 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from bertjax import finetune
-from bertjax.tasks.definition import FORMATS, format_help
-from bertjax.tasks.registry import TASKS
+from bertjax.tasks.classification import RegressOptions
+from bertjax.tasks.registry import FORMATS, TASKS, format_help
 from bertjax.tasks.sources.squad import read_questions
 from tests.tables import read_tables
 
@@ -45,6 +46,19 @@ def test_an_example_is_read_and_documented(task, example, tmp_path):
 def test_every_task_on_own_files_has_examples():
     assert len(EXAMPLES) == sum(text.count("):\n") for text in FORMATS.values()) == 24
     assert {name for name, task in TASKS.items() if task.own_files} == FORMATS.keys()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HuberOptions(RegressOptions):
+    pass
+
+
+def test_a_task_that_extends_another_reads_its_files(monkeypatch):
+    huber = dataclasses.replace(TASKS["regress"], name="huber", options=HuberOptions)
+    monkeypatch.setitem(TASKS, "huber", huber)
+    expected = format_help("regress").replace("--task=regress", "--task=huber")
+    assert format_help("huber") == expected != format_help("regress")
+    assert not format_help("mnli")
 
 
 def test_the_help_of_a_task_shows_its_formats(capsys):
