@@ -446,6 +446,7 @@ def test_a_worker_that_cannot_write_reports_it(config, tokenizer_dir):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT as a terminal does")
 def test_interrupting_all_processes_loses_nothing(config, tokenizer_dir, tmp_path):
     text = tmp_path / "long.txt"

@@ -143,10 +143,8 @@ def test_transformers_reads_the_model_with_equal_logits(kind, run, sentences):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(x, marks=() if x == "multi_label" else pytest.mark.exhaustive) for x in KINDS],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", KINDS)
 def test_folds_and_groups_work_with_each_kind_of_labels(kind, run, sentences, tmp_path):
     *_, config = run(kind)
     header, *rows = rows_of(kind, sentences[:48])

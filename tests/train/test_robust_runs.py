@@ -347,6 +347,7 @@ def test_a_second_signal_ends_a_run_without_saving():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_signal_while_a_run_starts_is_a_stop_and_no_crash(tmp_path):
     """Three runs, because threads of XLA crash in Python's shutdown in two of three cases only."""
     rows = "".join(f"a text of {n} words,{'ab'[n % 2]}\n" for n in range(64))
