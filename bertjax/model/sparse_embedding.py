@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from bertjax.model.embedding_losses import GLOBAL, contrastive_sums, distilled_sums
-from bertjax.model.linear import project
+from bertjax.model.linear import platform, project
 from bertjax.model.losses import Arrays, Objective, Sums
 
 # The number of words whose logits, [B, L, BLOCK], are in memory at a time.
@@ -35,7 +35,8 @@ def pooled_words(
 
     The weight of a word at a token is log(1 + relu(logit)), and log(1 + log(1 + relu(logit))) with
     the activation "log1p_relu" (Geng et al. 2024). The logits of all tokens are never in memory at
-    once: the words are computed in blocks, and again in the backward pass.
+    once: the words are computed in blocks and, for the pooling "sum", again in the backward pass.
+    With "max", the gradient goes to the first of several tokens with the same weight.
 
     Args:
         x: the states from which words are predicted, float [B, L, E].
@@ -55,12 +56,13 @@ def pooled_words(
     words = jnp.pad(words, ((0, missing), (0, 0))).reshape(blocks, BLOCK, -1)
     bias = jnp.pad(bias, (0, missing)).reshape(blocks, BLOCK)
     pool = functools.partial(_pooled_block, pooling=pooling, activation=activation)
-    pool = jax.checkpoint(pool, prevent_cse=False)
+    if pooling == "sum":
+        pool = jax.checkpoint(pool, prevent_cse=False)
 
-    def step(carry: None, block: tuple[jax.Array, jax.Array]) -> tuple[None, jax.Array]:
-        return carry, pool(x, *block, inside)
+    def pooled_block(block: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return pool(x, *block, inside)
 
-    pooled = jax.lax.scan(step, None, (words, bias))[1]  # [blocks, B, K, BLOCK]
+    pooled = jax.lax.map(pooled_block, (words, bias))  # [blocks, B, K, BLOCK]
     pooled = jnp.moveaxis(pooled, 0, 2)
     return pooled.reshape(*inside.shape[:2], -1)[..., :count]
 
@@ -83,11 +85,39 @@ def _pooled_block(
 
 
 def _highest(logits: jax.Array, inside: jax.Array) -> jax.Array:
-    """Returns the highest logit of each sequence, at least 0: [B, L, V], [B, K, L] -> [B, K, V]."""
-    of_sequences = [
-        jnp.where(inside[:, place, :, None], logits, 0.0).max(1) for place in range(inside.shape[1])
-    ]
-    return jnp.stack(of_sequences, axis=1)
+    """Returns the highest logit of each sequence, or 0: [B, L, V], [B, K, L] -> [B, K, V].
+
+    The backward pass scatters gradients to the highest logits, and does not need the logits again.
+    """
+    if platform() == "cpu":
+        positions = jax.vmap(_highest_positions)(jax.lax.stop_gradient(logits), inside)
+    else:
+        # Accelerators, where many small steps are slow, read the logits once per sequence.
+        positions = jnp.where(inside[..., None], logits[:, None], -jnp.inf).argmax(2)
+    # Unused entries of a row have no tokens.
+    return jnp.take_along_axis(logits, positions, axis=1) * inside.any(2, keepdims=True)
+
+
+def _highest_positions(logits: jax.Array, inside: jax.Array) -> jax.Array:
+    """Returns the positions of a row's highest logits in one pass: [L, V], [K, L] -> [K, V]."""
+    sequences = inside.argmax(0)
+    logits = jnp.where(inside.any(0)[:, None], logits, -jnp.inf)
+
+    def step(place: jax.Array, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        highest, positions = state
+        sequence = sequences[place]
+        logit = logits[place]
+        before = highest[sequence]
+        position = jnp.where(logit > before, place, positions[sequence])
+        # `at[].set` is in place; `at[].max` was twice as slow.
+        return (
+            highest.at[sequence].set(jnp.maximum(logit, before)),
+            positions.at[sequence].set(position),
+        )
+
+    shape = (len(inside), logits.shape[1])
+    state = (jnp.full(shape, -jnp.inf), jnp.zeros(shape, int))
+    return jax.lax.fori_loop(0, len(logits), step, state)[1]
 
 
 def _weight(logits: jax.Array, activation: str) -> jax.Array:

@@ -7,6 +7,7 @@ is, step by step.
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from bertjax.config.finetune_config import FinetuneConfig
 from bertjax.data.batches.batch import Feature
 from bertjax.devices import sharding
 from bertjax.model import sparse_embedding
+from bertjax.model.losses import tokens_of_sequences
 from bertjax.model.recipe import flattened
 from bertjax.model.sparse_embedding import with_warmup
 from bertjax.tasks.sparse import SparseOptions
@@ -152,6 +154,53 @@ def test_losses_and_gradients_are_those_of_the_library(
     expected.backward()
     np.testing.assert_allclose(found, expected.item(), rtol=1e-6)
     compare(gradients, library[0].model, lambda parameter: parameter.grad)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_words_have_the_highest_weight_of_each_sequence_and_its_gradient(platform, monkeypatch):
+    monkeypatch.setattr(sparse_embedding, "platform", lambda: platform)
+    rng = np.random.default_rng(0)
+    # Three sequences or two, one of a single token, padding at the end or none.
+    sequence_ids = np.array([[1] * 5 + [2] + [3] * 4 + [0] * 2, [1] * 4 + [2] * 8])
+    x = rng.normal(size=(2, 12, 6)).astype(np.float32)
+    words = rng.normal(size=(70, 6)).astype(np.float32)
+    bias = rng.normal(size=70).astype(np.float32)
+    wanted = rng.normal(size=(2, 4, 70)).astype(np.float32)
+    inside = tokens_of_sequences(jnp.asarray(sequence_ids), 4)
+
+    def ours(x, words, bias):
+        pooled = sparse_embedding.pooled_words(
+            x, words, bias, inside, pooling="max", activation="relu"
+        )
+        return jnp.sum(pooled * wanted), pooled
+
+    def reference(x, words, bias):
+        weights = jnp.log1p(jax.nn.relu(x @ words.T + bias[None, None]))
+        pooled = jnp.max(jnp.where(inside[..., None], weights[:, None], 0.0), axis=2)
+        return jnp.sum(pooled * wanted), pooled
+
+    arguments = (x, words, bias)
+    gradients, pooled = jax.grad(ours, (0, 1, 2), has_aux=True)(*arguments)
+    expected, weights = jax.grad(reference, (0, 1, 2), has_aux=True)(*arguments)
+    np.testing.assert_allclose(pooled, weights, atol=1e-6)
+    assert not pooled[0, 3].any() and not pooled[1, 2:].any()
+    for found, of_reference in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(found, of_reference, atol=1e-5)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_of_equal_highest_weights_the_first_has_the_gradient(platform, monkeypatch):
+    monkeypatch.setattr(sparse_embedding, "platform", lambda: platform)
+    inside = tokens_of_sequences(jnp.array([[1, 1, 1, 2, 2]]), 2)
+    options = {"pooling": "max", "activation": "relu"}
+
+    def total(x):
+        words = np.ones((1, 1), np.float32)
+        return jnp.sum(sparse_embedding.pooled_words(x, words, None, inside, **options))
+
+    x = np.array([[[0.5], [1.0], [1.0], [3.0], [3.0]]], np.float32)
+    gradient = jax.grad(total)(x)[0, :, 0]
+    np.testing.assert_allclose(gradient, [0.0, 0.5, 0.0, 0.25, 0.0])
 
 
 def compare(tree, model, read, tolerance=1e-5):
