@@ -108,7 +108,9 @@ def _highest_positions(logits: jax.Array, inside: jax.Array) -> jax.Array:
         sequence = sequences[place]
         logit = logits[place]
         before = highest[sequence]
-        position = jnp.where(logit > before, place, positions[sequence])
+        # A logit that is not a number stays the highest, so that the loss tells of it.
+        stays = (logit <= before) | jnp.isnan(before)
+        position = jnp.where(stays, positions[sequence], place)
         # `at[].set` is in place; `at[].max` was twice as slow.
         return (
             highest.at[sequence].set(jnp.maximum(logit, before)),

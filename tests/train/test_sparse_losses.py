@@ -203,6 +203,17 @@ def test_of_equal_highest_weights_the_first_has_the_gradient(platform, monkeypat
     np.testing.assert_allclose(gradient, [0.0, 0.5, 0.0, 0.25, 0.0])
 
 
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_a_sequence_with_a_logit_that_is_not_a_number_has_such_a_weight(platform, monkeypatch):
+    monkeypatch.setattr(sparse_embedding, "platform", lambda: platform)
+    inside = tokens_of_sequences(jnp.array([[1, 1, 2, 2, 2]]), 2)
+    x = jnp.array([[[1.0], [2.0], [0.5], [jnp.nan], [3.0]]])
+    pooled = sparse_embedding.pooled_words(
+        x, jnp.ones((1, 1)), None, inside, pooling="max", activation="relu"
+    )
+    np.testing.assert_array_equal(jnp.isnan(pooled).ravel(), [False, True])
+
+
 def compare(tree, model, read, tolerance=1e-5):
     """Compares a tree of parameters or gradients with those of a model of transformers."""
     flat = flattened(jax.device_get(tree))
