@@ -16,6 +16,7 @@ from bertjax.devices.activity import Clock
 
 if TYPE_CHECKING:
     from bertjax.train.experiments import FinetuneResult
+    from bertjax.train.facts import FinetuningFacts
     from bertjax.train.glue import GlueResult
 
 FEW_SHOT = "few_shot"  # the defaults with --shots
@@ -82,16 +83,33 @@ def _finetune(
 
 
 def dry_run(
-    config: FinetuneConfig, config_of: Callable[[str], FinetuneConfig] | None = None
+    config: FinetuneConfig,
+    config_of: Callable[[str], FinetuneConfig] | None = None,
+    topology: str | None = None,
 ) -> None:
-    """Prints what the runs of a config would do; raises ValueError if one would be refused."""
+    """Prints what the runs of a config would do; raises ValueError if one would be refused.
+
+    With a `topology`, the train step of the first run is compiled for its devices.
+    """
     from bertjax.train import experiments, glue
 
+    on_first = None
+    if topology is not None:
+        on_first = _compiles_for(topology)
     configs = [config]
     if config.task.lower() == GLUE_TASK:
         configs = glue.configs_of_tasks(config, config_of).values()
     for each in configs:
-        experiments.dry_run(each)
+        experiments.dry_run(each, on_first)
+
+
+def _compiles_for(topology: str) -> "Callable[[FinetuneConfig, FinetuningFacts], None]":
+    """Returns what compiles the train step of a run for a topology, and prints its plan."""
+    from bertjax.planning.compile import describe, plan_finetuning_step
+    from bertjax.planning.hardware import get_topology
+
+    devices = get_topology(topology)
+    return lambda config, facts: print(describe(plan_finetuning_step(config, facts, devices)))
 
 
 def run(config: FinetuneConfig) -> dict[str, dict[str, float]]:
@@ -123,6 +141,13 @@ class FinetuneFlags(command_line.ConfigFlags):
 
     dry_run: bool = False
     """Print what the runs would do and what would be refused, without a step and without a file."""
+    topology: str | None = None
+    """With --dry_run, devices such as h200:1 to compile the step for; None: none."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.dry_run:
+            self.refuse_set(("topology",), "without --dry_run", "nothing is planned")
 
 
 def parse(argv: Sequence[str] | None = None, task: str | None = None) -> FinetuneConfig:
@@ -208,7 +233,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def command() -> None:
         config, flags = parse_flags(argv)
         if flags.dry_run:
-            return dry_run(config, lambda task: parse(argv, task))
+            return dry_run(config, lambda task: parse(argv, task), flags.topology)
         # Each task of GLUE has defaults of its own.
         _finetune(config, lambda task: parse(argv, task), Clock.of_process())
 

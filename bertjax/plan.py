@@ -10,7 +10,7 @@ for TPUs, which `pip install 'bertjax[tpu]'` installs, or for NVIDIA GPUs, which
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertjax.base import command_line, printable, signals
@@ -107,7 +107,7 @@ def run(config: PretrainConfig, flags: PlanFlags) -> "list[Plan]":
         ImportError: the compiler for the devices is not installed.
     """
     from bertjax.base.outputs import check_paths
-    from bertjax.planning.compile import plan_phase
+    from bertjax.planning.compile import describe, plan_phase
     from bertjax.planning.hardware import get_topology, is_gpu
 
     check_paths(config, flags)
@@ -214,58 +214,6 @@ def _rounded(value: float | None) -> str:
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"
-
-
-def describe(plan: "Plan") -> str:
-    """Returns the lines of text that describe a plan, joined by newlines."""
-    mesh = " x ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
-    chips = "" if plan.chips == plan.devices else f" on {plan.chips} chips"
-    lines = [
-        f"{plan.topology}: {plan.devices} devices {plan.device}{chips} ({mesh}); "
-        f"phase {plan.phase}: {plan.batch_size} x {plan.max_length} tokens, "
-        f"accumulation_steps {plan.accumulation_steps}, remat {plan.remat}, attention by "
-        f"{plan.attention}"
-    ]
-    peak = plan.memory["peak"]
-    available = plan.memory["available"]
-    gb = {name: f"{size / 1e9:.2f}" for name, size in plan.memory.items()}
-    if plan.fits:
-        lines.append(
-            f"fits: {gb['peak']} of {gb['available']} GB per device ({peak / available:.0%}): "
-            f"arguments {gb['arguments']}, temporaries {gb['temporaries']}, outputs "
-            f"{gb['outputs']}, of which {gb['aliased']} reuse donated arguments"
-        )
-        lines += _lines_of_step(plan)
-    else:
-        lines.append(
-            f"does not fit: {gb['peak']} GB per device, {(peak - available) / 1e9:.2f} GB more "
-            f"than the memory of {gb['available']} GB"
-        )
-        lines += [f"advice: {advice}" for advice in plan.advice]
-    return "\n  ".join(lines)
-
-
-def _lines_of_step(plan: "Plan") -> Iterator[str]:
-    yield f"computation: {plan.flops / 1e12:.3f} TFLOP per device and step"
-    kinds = ", ".join(f"{kind} {n / 1e9:.1f}" for kind, n in plan.traffic.items())
-    yield (
-        f"memory traffic: {sum(plan.traffic.values()) / 1e9:.1f} GB per device and step, "
-        f"counted from the kernels of the program: {kinds}"
-    )
-    for moved in plan.collectives:
-        yield (
-            f"{moved.kind} over {moved.group} devices: {moved.times} per step, which process "
-            f"{moved.payload / 1e6:,.2f} MB"
-        )
-    low, high = plan.step_seconds
-    yield (
-        f"step: at least {1e3 * low:.1f} ms if communication and computation overlap, "
-        f"{1e3 * high:.1f} ms if not "
-        f"({1e3 * plan.compute_seconds:.1f} ms of computation at the device's peak FLOP/s, "
-        f"{1e3 * plan.memory_seconds:.1f} ms of memory traffic at its peak bandwidth, "
-        f"{1e3 * plan.communication_seconds:.1f} ms of communication at the links' peak bandwidth)"
-    )
-    yield f"compiled in {plan.compile_seconds:.0f} s"
 
 
 def comparison(plans: "Sequence[Plan]") -> "Table":

@@ -1,4 +1,4 @@
-"""Compiles the train step of pretraining for TPUs or GPUs; reports the step's memory and time."""
+"""Compiles the train step of a run for TPUs or GPUs; reports the step's memory and time."""
 
 import contextlib
 import dataclasses
@@ -10,17 +10,28 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bertjax.base import progress
-from bertjax.config import Phase, PretrainConfig
+from bertjax.config import FinetuneConfig, Phase, PretrainConfig
 from bertjax.devices import sharding
 from bertjax.devices.compilation import no_compilation_cache
+from bertjax.devices.flops import train_flops_per_row
 from bertjax.model import HEADS, MODEL_SIZES, BertWithHead, named_config
 from bertjax.model.encoder import REMAT_POLICIES
 from bertjax.planning.hardware import Topology
 from bertjax.planning.traffic import Collective, collectives, memory_traffic
+from bertjax.tasks.training_data import FeatureBatches
 from bertjax.train.distillation import Teacher
-from bertjax.train.program import PretrainingProgram, batch_shapes, with_head, with_sharding
+from bertjax.train.facts import FinetuningFacts
+from bertjax.train.program import (
+    PretrainingProgram,
+    Program,
+    batch_shapes,
+    with_head,
+    with_sharding,
+)
+from bertjax.train.run_plan import plan_finetuning
 from bertjax.weights import init_params, load_model
 
 GB = 1e9
@@ -29,6 +40,7 @@ _OUT_OF_MEMORY = (
     re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm"),
     re.compile(r"temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)"),
 )
+_NO_TILES = "Couldn't find output tile sizes"
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -97,6 +109,58 @@ class Plan:
         return self.num_rows / self.batch_size * self.step_seconds[0] / 3600
 
 
+def describe(plan: Plan) -> str:
+    """Returns the lines of text that describe a plan, joined by newlines."""
+    mesh = " x ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
+    chips = "" if plan.chips == plan.devices else f" on {plan.chips} chips"
+    lines = [
+        f"{plan.topology}: {plan.devices} devices {plan.device}{chips} ({mesh}); "
+        f"phase {plan.phase}: {plan.batch_size} x {plan.max_length} tokens, "
+        f"accumulation_steps {plan.accumulation_steps}, remat {plan.remat}, attention by "
+        f"{plan.attention}"
+    ]
+    peak = plan.memory["peak"]
+    available = plan.memory["available"]
+    gb = {name: f"{size / 1e9:.2f}" for name, size in plan.memory.items()}
+    if plan.fits:
+        lines.append(
+            f"fits: {gb['peak']} of {gb['available']} GB per device ({peak / available:.0%}): "
+            f"arguments {gb['arguments']}, temporaries {gb['temporaries']}, outputs "
+            f"{gb['outputs']}, of which {gb['aliased']} reuse donated arguments"
+        )
+        lines += _lines_of_step(plan)
+    else:
+        lines.append(
+            f"does not fit: {gb['peak']} GB per device, {(peak - available) / 1e9:.2f} GB more "
+            f"than the memory of {gb['available']} GB"
+        )
+        lines += [f"advice: {advice}" for advice in plan.advice]
+    return "\n  ".join(lines)
+
+
+def _lines_of_step(plan: Plan) -> Iterator[str]:
+    yield f"computation: {plan.flops / 1e12:.3f} TFLOP per device and step"
+    kinds = ", ".join(f"{kind} {n / 1e9:.1f}" for kind, n in plan.traffic.items())
+    yield (
+        f"memory traffic: {sum(plan.traffic.values()) / 1e9:.1f} GB per device and step, "
+        f"counted from the kernels of the program: {kinds}"
+    )
+    for moved in plan.collectives:
+        yield (
+            f"{moved.kind} over {moved.group} devices: {moved.times} per step, which process "
+            f"{moved.payload / 1e6:,.2f} MB"
+        )
+    low, high = plan.step_seconds
+    yield (
+        f"step: at least {1e3 * low:.1f} ms if communication and computation overlap, "
+        f"{1e3 * high:.1f} ms if not "
+        f"({1e3 * plan.compute_seconds:.1f} ms of computation at the device's peak FLOP/s, "
+        f"{1e3 * plan.memory_seconds:.1f} ms of memory traffic at its peak bandwidth, "
+        f"{1e3 * plan.communication_seconds:.1f} ms of communication at the links' peak bandwidth)"
+    )
+    yield f"compiled in {plan.compile_seconds:.0f} s"
+
+
 class DoesNotFit(Exception):
     """Raised if a program needs more memory (`used`, in bytes) than a device has (`available`)."""
 
@@ -117,17 +181,77 @@ def plan_phase(config: PretrainConfig, index: int, topology: Topology, *, advise
     return dataclasses.replace(plan, advice=tuple(_advice(config, index, topology, plan)))
 
 
+def plan_finetuning_step(
+    config: FinetuneConfig, facts: FinetuningFacts, topology: Topology
+) -> Plan:
+    """Compiles the train step of a fine-tuning for `topology`; returns the plan, without advice.
+
+    The step is that of a batch with the most rows that a batch of the run can have.
+
+    Args:
+        config: the config of a single run.
+        facts: what the run is planned from on this machine.
+
+    Raises ValueError if the run is refused on the devices.
+    """
+    machine = facts.machine._replace(devices=topology.devices)
+    run = plan_finetuning(config, dataclasses.replace(facts, machine=machine, workdirs={}))
+    program = run.program
+    assert run.shape is not None
+    phase = dataclasses.replace(run.phases[0], batch_size=run.shape.row_counts[-1])
+    _, row = FeatureBatches(
+        str(facts.data.path),
+        facts.data.sizes,
+        config.batch_size,
+        run.shape,
+        run.labels,
+        facts.loaded.tokenizer.pad_token_id,
+        seed=config.seed,
+        host_rows_of=lambda _: np.arange(1),
+    )[0]
+    batch = {
+        name: jax.ShapeDtypeStruct(
+            (phase.batch_size, *values.shape[1:]), values.dtype, sharding=program.rows
+        )
+        for name, values in row.items()
+    }
+    teacher = None
+    if facts.teacher is not None:
+        teacher = with_sharding(facts.teacher.params, program.teacher_sharding)
+    flops = 0.0
+    for encoder, predicts_words in program.model.trained_encoders:
+        predictions = phase.max_length if predicts_words else 0
+        flops += train_flops_per_row(encoder, phase.max_length, predictions)
+    if program.state_shapes.fixed:  # of the backward pass, a part is left out
+        flops /= 3
+    return _compiled(program, phase, 0, batch, teacher, flops, topology)
+
+
 def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
     phase = config.phases[index]
-    mesh = sharding.make_mesh(config.mesh, topology.devices)
-    program, teacher = _program(config, mesh)
+    program, teacher = _program(config, sharding.make_mesh(config.mesh, topology.devices))
+    batch = batch_shapes(program.config, phase, program.rows)
+    flops = program.flops_per_row(phase)
+    return _compiled(program, phase, index, batch, teacher, flops, topology)
+
+
+def _compiled(
+    program: Program,
+    phase: Phase,
+    index: int,
+    batch: Any,
+    teacher: Any,
+    flops_per_row: float,
+    topology: Topology,
+) -> Plan:
+    mesh = program.mesh
     devices = len(topology.devices)
-    flops = program.flops_per_row(phase) * phase.batch_size / devices
+    flops = flops_per_row * phase.batch_size / devices
     begin = time.perf_counter()
     moved: list[Collective] = []
     traffic: dict[str, int] = {}
     try:
-        compiled = _compile(program, phase, teacher)
+        compiled = _compile(program, phase, batch, teacher)
         memory = _memory(compiled, topology)
     except DoesNotFit as error:
         memory = {"peak": error.used, "available": error.available}
@@ -145,7 +269,7 @@ def _try(config: PretrainConfig, index: int, topology: Topology) -> Plan:
         batch_size=phase.batch_size,
         num_steps=phase.num_steps,
         num_rows=phase.num_rows,
-        accumulation_steps=phase.accumulation_steps,
+        accumulation_steps=program.microbatches(phase),
         remat=program.remat,
         attention=program.attention.kernel,
         mesh=dict(mesh.shape),
@@ -181,15 +305,20 @@ def _teacher(name: str, dtype: str) -> BertWithHead:
     return load_model(name, "masked_lm", dtype=dtype).model
 
 
-def _compile(program: PretrainingProgram, phase: Phase, teacher: Any) -> Any:
-    step = program.for_phase(phase).train_step(phase.accumulation_steps)
-    batch = batch_shapes(program.config, phase, program.rows)
+def _compile(program: Program, phase: Phase, batch: Any, teacher: Any) -> Any:
+    step = program.for_phase(phase).train_step(program.microbatches(phase))
     seed = jax.ShapeDtypeStruct((), jnp.uint32)
     lowered = step.lower(program.state_shapes, batch, seed, teacher)
     try:
         # Local devices cannot load the program from the cache.
         with no_compilation_cache(), progress.progress("compiling the training step"):
-            return lowered.compile()
+            try:
+                return lowered.compile()
+            except jax.errors.JaxRuntimeError as error:
+                if _NO_TILES not in str(error):
+                    raise
+                # Without a GPU to try kernels on, XLA may choose one that the shapes do not allow.
+                return lowered.compile({"xla_gpu_enable_triton_gemm": False})
     except jax.errors.JaxRuntimeError as error:
         for pattern in _OUT_OF_MEMORY:
             if match := pattern.search(str(error)):

@@ -238,6 +238,7 @@ def plan_rows(
     are packed into rows. The 0.3, 0.7 and 1.0 quantiles of their numbers of rows are allowed, so
     that XLA compiles few batch shapes, and also `batch_size` rows, which suffice for any batch. A
     lower quantile is left out if to compile another shape takes longer than the rows that it saves.
+    A row has as many features at most as a row of these batches: heads compute outputs for all.
 
     Args:
         sizes: number of tokens of every feature, int [n].
@@ -252,10 +253,12 @@ def plan_rows(
     rng = np.random.default_rng(0)
     sample_size = min(batch_size, len(sizes))
     needed = []
+    most = 1
     for _ in range(64):
         sample = rng.choice(sizes, sample_size, replace=False)
         rows = pack_features(sample.tolist(), shape, num_choices)
         needed.append(len(rows))
+        most = max(most, *map(len, rows))
     # Quantiles leave few rows empty; `batch_size` rows, with one feature per row, always suffice.
     quantiles = np.quantile(needed, (0.3, 0.7, 1.0), method="higher")
     rounded = set()
@@ -269,7 +272,7 @@ def plan_rows(
         saved_steps = num_batches / 3 * (allowed[0] / count - 1)
         if saved_steps > COMPILING:
             allowed.insert(0, count)
-    return shape._replace(row_counts=tuple(allowed))
+    return RowShape(row_length, most * num_choices, tuple(allowed))
 
 
 def pack_features(sizes: Sequence[int], shape: RowShape, num_choices: int) -> list[list[int]]:

@@ -16,7 +16,7 @@ import itertools
 import json
 import shutil
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -218,13 +218,26 @@ def planned_runs(
         yield name, plan, facts
 
 
-def dry_run(config: FinetuneConfig) -> None:
-    """Prints the plans of all runs, without a step and without a file; errors as in `finetune`."""
+def dry_run(
+    config: FinetuneConfig,
+    on_first: Callable[[FinetuneConfig, FinetuningFacts], None] | None = None,
+) -> None:
+    """Prints the plans of all runs, without a step and without a file; errors as in `finetune`.
+
+    `on_first` is called with the config and the facts of the first run, after its plan.
+    """
     config = _resolved(config)
     with scratch_folder() as folder:
         workdir = looked_at_run(config, folder)
         config = dataclasses.replace(config, workdir=str(workdir.path))
-        print_plans(plan for _, plan, _ in planned_runs(config, folder))
+
+        def plans() -> Iterator[FinetuningPlan]:
+            for number, (_, plan, facts) in enumerate(planned_runs(config, folder)):
+                yield plan
+                if on_first is not None and number == 0:
+                    on_first(plan.config, facts)
+
+        print_plans(plans())
 
 
 def _resolved(config: FinetuneConfig) -> FinetuneConfig:

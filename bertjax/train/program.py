@@ -222,10 +222,13 @@ class Program:
         """The parameters of the teacher on the devices; None: there is none."""
         return jax.device_put(self._teacher_params, self.teacher_sharding)
 
+    def microbatches(self, phase: Phase) -> int:
+        """The number of microbatches of an update in a phase."""
+        return self._accumulation_steps or phase.accumulation_steps
+
     def seeded_step(self, phase: Phase) -> Callable[[TrainState, Any], Any]:
         """Returns the jitted train step of a phase: (state, batch) -> (state, metrics)."""
-        microbatches = self._accumulation_steps or phase.accumulation_steps
-        step = self.for_phase(phase).train_step(microbatches)
+        step = self.for_phase(phase).train_step(self.microbatches(phase))
         seed = np.uint32(self.config.seed)
         teacher = self.teacher_params
         return lambda state, batch: step(state, batch, seed, teacher)

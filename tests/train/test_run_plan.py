@@ -11,8 +11,12 @@ import pytest
 
 from bertjax import finetune, pretrain
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig
+from bertjax.planning import hardware
+from bertjax.planning.compile import plan_finetuning_step
+from bertjax.planning.hardware import Topology
 from bertjax.tasks import finetune_config
 from bertjax.train.facts import gather_finetuning, gather_pretraining
+from bertjax.train.finetuning import FinetuningJob
 from bertjax.train.run_plan import plan_finetuning, plan_pretraining
 from bertjax.train.workdir import SavedRun, Workdir
 
@@ -180,6 +184,32 @@ def test_a_dry_run_lists_all_runs(fine, tmp_path, capsys, several, names):
         line for line in printed if line.startswith(str(tmp_path)) and line.endswith(":")
     ]
     assert not files_below(tmp_path)
+
+
+def test_a_dry_run_compiles_the_step_for_devices_of_another_machine(fine, monkeypatch, capsys):
+    two = Topology("two:2", "cpu", jax.devices()[:2], 2, 10**10, 1e9, 1.0, 1e9, None)
+    monkeypatch.setattr(hardware, "get_topology", lambda name: two)
+    finetune.dry_run(fine, topology="two:2")
+    printed = capsys.readouterr().out
+    assert "two:2: 2 devices cpu (data=2 x fsdp=1 x tensor=1); phase 0: " in printed
+    assert re.search(r"fits: 0\.\d\d of 10\.00 GB per device", printed)
+    with pytest.raises(ValueError, match="topology='h200:1' has no effect without --dry_run"):
+        finetune.FinetuneFlags(topology="h200:1")
+
+
+def test_the_planned_step_of_a_fine_tuning_has_the_arguments_of_the_largest_batch(fine, tmp_path):
+    here = jax.devices()[:1]
+    one = Topology("one:1", "cpu", here, 1, 10**10, 1e9, 1.0, 1e9, None)
+    facts = fine_facts(fine, tmp_path / "data")
+    facts = dataclasses.replace(facts, machine=facts.machine._replace(devices=here))
+    planned = plan_finetuning_step(fine, facts, one)
+    job = FinetuningJob(plan_finetuning(fine, facts), facts, Workdir(tmp_path))
+    row = next(job.batches(0, 0))
+    largest = planned.batch_size * sum(x.nbytes // len(x) for x in row.values())
+    state = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(job.program.state_shapes))
+    assert planned.batch_size == job.shape.row_counts[-1]
+    # A few bytes are those of the seed, and of what the compiler aligns.
+    assert planned.memory["arguments"] == pytest.approx(state + largest, rel=0.01)
 
 
 def test_a_dry_run_of_a_run_in_progress_says_where_it_resumes(config, tmp_path, capsys):
