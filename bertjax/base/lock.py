@@ -335,7 +335,8 @@ def scratch_folder() -> Iterator[Path]:
 
 def _new_locked_folder(root: Path) -> tuple[Path, Lock]:
     # Another process can mistake the folder for one of a killed process, and remove it, between the
-    # creation of the lock file and the moment at which the lock is held.
+    # creation of the lock file and the moment at which the lock is held. It leaves a new folder
+    # without a lock file alone.
     for _ in range(SCRATCH_ATTEMPTS):
         folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=root))
         lock = _lock_of(folder)

@@ -186,9 +186,14 @@ class FinetuneConfig(TrainingConfig):
                 "into folds; leave it out."
             )
         self.refuse_set(
-            ("seeds", "shots", "patience", "evals_per_epoch", *self._selection),
+            ("patience", "evals_per_epoch", *self._selection),
             f"with --folds {self.folds}",
             "a fold that selects a checkpoint cannot measure it",
+        )
+        self.refuse_set(
+            ("seeds", "shots"),
+            f"with --folds {self.folds}",
+            "there is one run per fold, on all rows",
         )
         self.options.refuse_set(
             ("dev", "dev_fraction", "calibrate", "tune_thresholds"),

@@ -210,7 +210,7 @@ def on_all(action: Callable[[], Result]) -> Result:
 
     Raises:
         BaseException: the exception that `action` raised on this host.
-        Interrupted: a signal came to another host.
+        Interrupted: a signal came to another host while it ran `action`.
         ValueError: `action` failed on another host.
     """
     if jax.process_count() == 1:

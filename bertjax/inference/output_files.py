@@ -604,7 +604,8 @@ def prediction_lines(
     """Yields a writer of predictions to the file `output` or, if `output` is None, to stdout.
 
     The writer continues `output` if an interrupted command had the same `input`, `model`
-    (`Pretrained.identity`) and `settings` (JSON values).
+    (`Pretrained.identity`) and `settings` (JSON values), on the same kind of device and with the
+    same version.
     """
     if output is None:
         yield _Printed()

@@ -251,7 +251,9 @@ def _compared(evaluation: Mapping[str, Any], key: str | None) -> str:
 
 
 def verdict(evaluation: Mapping[str, Any], key: str | None) -> str:
-    """Says if the model is not better than the bag of words, or may not be; "" if it is better.
+    """Says if the model is not better than the bag of words, or may not be.
+
+    "" if it is better, or if there is no score of a bag of words.
 
     It may not be if the score of the bag of words is within the interval of the model's.
     """

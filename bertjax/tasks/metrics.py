@@ -387,8 +387,8 @@ def targets_metrics(
 ) -> Measure:
     """Computes `regression_metrics` of several targets: their means, and `OF_TARGET` of each.
 
-    Targets of an example that are None are left out, and so are targets that no example has. They
-    are NaN in draws without an example that has a target.
+    Targets of an example that are None are left out, and so are targets that no example has. In
+    draws without an example that has a target, the values of this target are NaN.
     """
     parts: dict[str, tuple[np.ndarray, Measure]] = {}
     for name in golds[0]:

@@ -364,7 +364,8 @@ def best_spans(
     """Returns the first and last tokens of the `count` spans with the highest sums of logits.
 
     `starts` and `ends` are logits [number of tokens]; `starts` is -inf where no span may start.
-    The spans have at most `max_length` tokens and are in no particular order.
+    The spans have at most `max_length` tokens and are in no particular order. There are fewer than
+    `count` if there are not as many spans.
     """
     beyond = np.full(max_length - 1, -np.inf)
     padded = np.concatenate([ends, beyond])

@@ -42,6 +42,8 @@ class NotFinite(ValueError):
 class BadSteps(Reader):
     """Emits `Skipped` for each skipped update, and raises NotFinite after too many in a row.
 
+    An update is skipped if its loss or gradient is not finite, or a spike.
+
     The metrics of a step are read up to `STEPS_AHEAD` steps later, when the device has computed it,
     so that the device never waits for the host; before log lines, evaluations and checkpoints, all
     of them are read.

@@ -146,8 +146,8 @@ class PretrainingJob(Job):
 
         "eval/unigram_entropy" is the entropy, in nats, of the token frequencies in these rows: the
         lowest loss that a model without context could have. The rows have the length of the phase;
-        {}: the data has none. In a mixture, the means are over rows drawn by the weights, and
-        "eval/..._loss_NAME" are the losses of each source, and of the other data of
+        {}: the data has none of this length. In a mixture, the means are over rows drawn by the
+        weights, and "eval/..._loss_NAME" are the losses of each source, and of the other data of
         `config.eval_data`.
         """
         metrics = self._evaluation.evaluate(params, phase, check)

@@ -194,8 +194,9 @@ def find_head(source: Source, config: BertConfig) -> str:
 
     Of several, the head that the config names under "architectures" is preferred, and otherwise one
     that needs a pooler exactly if there is one. A model without a head that has files of
-    sentence-transformers has the head of sentence embeddings. Raises ValueError if there is no such
-    head.
+    sentence-transformers has the head of dense, sparse or late-interaction embeddings that these
+    describe. If no head fits, but all layers of the one that the config names are there, it is
+    returned, and a note names the others. Raises ValueError if there is no such head.
     """
     parts = set(head_tensors(source, config).values())
     stored = {head: HEADS[head](config).present_parts for head in heads_of(config)}

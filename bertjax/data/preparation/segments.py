@@ -101,7 +101,10 @@ def sentence_pairs(
 def _random_segment(
     documents: Sequence[Boundaries], number: int, wanted: int, random: Callable[[], float]
 ) -> tuple[int, int]:
-    """Draws a segment of `wanted` tokens or more, if possible not from documents[number]."""
+    """Draws the (start, stop) of a segment of a document, if possible not of documents[number].
+
+    It has `wanted` tokens or more, or goes up to the end of its document.
+    """
     other = number
     for _ in range(REDRAWS):
         other = int(random() * len(documents))

@@ -115,7 +115,7 @@ def in_iob2(examples: Iterable[Example], counts: ChangeCounts) -> Iterator[Examp
         else:
             if not scheme.is_iob:
                 counts.add(
-                    f"sentences with tags in {scheme.name}, such as {max(tags)}, read as IOB2",
+                    f"sentences with tags in {scheme.name}, such as {max(scheme.meanings)}, read as IOB2",
                     example.where,
                 )
             yield dataclasses.replace(example, label=scheme.to_iob2(label))

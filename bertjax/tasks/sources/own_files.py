@@ -506,7 +506,7 @@ class _Reader:
         if column is not None:
             value = row.values.get(column)
         if self.kind.ranks and self.columns.negatives:
-            return 1.0  # of the positive
+            return 1.0  # the label of the pair, a positive
         empty = value is None or (isinstance(value, str) and value.strip() in ("", SQL_MISSING))
         if empty and self.separator and column in row.values:
             return ()  # a DataFrame marks an empty cell of CSV by a missing value
