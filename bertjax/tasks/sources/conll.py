@@ -114,8 +114,9 @@ def in_iob2(examples: Iterable[Example], counts: ChangeCounts) -> Iterator[Examp
             yield dataclasses.replace(example, label=None, problem=problem)
         else:
             if not scheme.is_iob:
+                example_tag = max(scheme.meanings)
                 counts.add(
-                    f"sentences with tags in {scheme.name}, such as {max(scheme.meanings)}, read as IOB2",
+                    f"sentences with tags in {scheme.name}, such as {example_tag}, read as IOB2",
                     example.where,
                 )
             yield dataclasses.replace(example, label=scheme.to_iob2(label))
