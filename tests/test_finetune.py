@@ -128,9 +128,17 @@ def test_a_saved_model_keeps_the_fields_of_its_head(config, monkeypatch, tmp_pat
     finetune.run(finetune_config(config, workdir=str(tmp_path / "run"), num_epochs=1))
     lines = json_lines(tmp_path / "run/predictions/dev.jsonl")
     texts = [line["input"]["text"] for line in lines]
-    again = bertjax.load_pretrained(tmp_path / "run/model").predict(texts)
-    for line, prediction in zip(lines, again, strict=True):
-        assert prediction["probabilities"] == pytest.approx(line["probabilities"], abs=1e-4)
+    model = bertjax.load_pretrained(tmp_path / "run/model")
+    expected = [[*line["probabilities"].values()] for line in lines]
+    found = [[*prediction["probabilities"].values()] for prediction in model.predict(texts)]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    np.testing.assert_allclose(jax.nn.softmax(model(texts)["logits"]), expected, atol=1e-4)
+    # A run that starts from the model and says nothing else has and keeps them, too.
+    monkeypatch.setattr(ClassificationTask, "head_fields", {})
+    further = {"init": str(tmp_path / "run/model"), "workdir": str(tmp_path / "further")}
+    finetune.run(finetune_config(config, **further, max_steps=1))
+    for folder in ("run", "further"):
+        assert load_model(tmp_path / folder / "model", None).model.factor == 3.0
 
 
 def test_scores_have_intervals_and_labels_that_may_be_wrong_are_listed(whole):

@@ -97,8 +97,6 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
             longest,
             activation,
         )
-        if fields := description.get("head_fields"):
-            loaded = loaded._replace(model=loaded.model.clone(**fields))
         task, loaded = following(task, loaded, foreign=not description)
     if isinstance(task, RerankTask):
         task = dataclasses.replace(task, prompt=prompt)

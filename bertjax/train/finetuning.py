@@ -80,6 +80,7 @@ from bertjax.weights import save_hf
 from bertjax.weights.adapters import adapter_files
 from bertjax.weights.hf import model_card
 from bertjax.weights.late_interaction import files_of_head
+from bertjax.weights.load import HEAD_FIELDS
 from bertjax.weights.sparse_modules import sparse_files
 
 
@@ -420,8 +421,13 @@ class FinetuningJob(Job):
         read = self.loaded.source.usage.modules
         described = self.program.model, params, self.max_length, read
         modules = {**files_of_head(*described), **sparse_files(*described, self.tokenizer)}
-        if self.task.head_fields and not modules:  # modules say them
-            description["head_fields"] = dict(self.task.head_fields)
+        if not modules:  # which say the settings of the head
+            before = self.loaded.source.usage.description.value or {}
+            names = {*before.get(HEAD_FIELDS, {}), *self.task.head_fields}
+            model = self.program.model
+            kept = {name: getattr(model, name) for name in sorted(names) if hasattr(model, name)}
+            if kept:
+                description[HEAD_FIELDS] = kept
         reads_words = self.task.label_kind == "tokens"
         save_hf(
             self.workdir.model,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from bertjax.base.files import brief, did_you_mean, listed
+from bertjax.base.files import brief, did_you_mean, listed, naming_read_errors
 from bertjax.model import HEADS, BertConfig, BertWithHead, FeatureTagger, TaggerConfig
 from bertjax.model.heads import PRETRAINING_HEADS, BertForSparseEmbedding
 from bertjax.model.late_interaction import BertForLateInteraction
@@ -34,6 +34,7 @@ from bertjax.weights.source import Source, open_source
 from bertjax.weights.sparse_modules import with_sparse_fields
 
 AUTO = "auto"
+HEAD_FIELDS = "head_fields"  # key of task.json: settings of the head
 
 
 class LoadedModel(NamedTuple):
@@ -144,6 +145,10 @@ def load_model(
         model, own = with_token_modules(model, modules, source.tokenizer, head_fields or {})
     filled = fill(source.tensors, model, str(source.where), seed, skip=skip)
     params = {**filled.params, **own}
+    if set(filled.absent).isdisjoint(model.parts):  # else task.json describes another head
+        described = source.usage.description.value or {}
+        with naming_read_errors(source.where / "task.json"):
+            model = model.clone(**described.get(HEAD_FIELDS, {}))
     if isinstance(model, BertForSparseEmbedding):
         model, params = with_sparse_fields(model, params, modules, head_fields or {})
     elif not isinstance(model, BertForLateInteraction):

@@ -270,7 +270,7 @@ NEWER_FAMILIES: dict[str, Family] = {
         fields={name: name for name in COMMON if name != "type_vocab_size"} | _CAUSAL,
         absent=(*PAIRS, "rtd"),
         encoders=(
-            *("masked_lm", "sequence_classification", "token_classification"),
+            *("masked_lm", "sparse", "sequence_classification", "token_classification"),
             *_NO_CLASSES,
         ),
         encoder_suffix="Encoder",
