@@ -132,9 +132,9 @@ def test_a_saved_model_keeps_the_fields_of_its_head(config, monkeypatch, tmp_pat
     expected = [[*line["probabilities"].values()] for line in lines]
     found = [[*prediction["probabilities"].values()] for prediction in model.predict(texts)]
     np.testing.assert_allclose(found, expected, atol=1e-4)
-    np.testing.assert_allclose(
-        jax.nn.softmax(model(texts, max_length=32)["logits"]), expected, atol=1e-4
-    )
+    short = [index for index, text in enumerate(texts) if len(text) < 30]  # the run cuts others
+    logits = model([texts[index] for index in short])["logits"]
+    np.testing.assert_allclose(jax.nn.softmax(logits), np.array(expected)[short], atol=1e-4)
     # A run that starts from the model and says nothing else has and keeps them, too.
     monkeypatch.setattr(ClassificationTask, "head_fields", {})
     further = {"init": str(tmp_path / "run/model"), "workdir": str(tmp_path / "further")}
