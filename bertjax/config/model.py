@@ -142,6 +142,12 @@ class BertConfig(Checked):
     first_attention_norm: bool = False
     """With pre_norm: whether the first layer has a LayerNorm before attention, too; in ModernBERT,
     it has none, since the embeddings end with one."""
+    final_norm_bias: bool | None = None
+    """With pre_norm: whether the LayerNorm behind the last layer has a bias; None: norm_bias."""
+    residual_scale_layers: Size | None = None
+    """With pre_norm: a number of layers n; the outputs of attention and feed-forward layers are
+    divided by sqrt(num_hidden_layers / n) before they are added to the residual stream, as in ESM C
+    with 36, and their initial weights are those of all other layers; None: nothing is divided."""
     gated_linear_unit: bool = False
     """Whether the activations of the feed-forward layers are multiplied by a gate, a second linear
     function of their input (GeGLU if hidden_act is gelu)."""
@@ -168,6 +174,9 @@ class BertConfig(Checked):
     attention."""
     attention_bias: bool = True
     """Whether the linear layers of attention have biases."""
+    query_key_norm: bool = False
+    """Whether queries and keys get a LayerNorm each, without a bias and over all heads together,
+    before they are rotated, as in ESM C."""
     mlp_bias: bool = True
     """Whether the linear layers of feed-forward layers have biases."""
     mlp_output_bias: bool | None = None
@@ -237,8 +246,8 @@ class BertConfig(Checked):
     model_type: str = "bert"
     """Family of the model (bert, roberta, xlm-roberta, camembert, data2vec-text, ernie, mpnet,
     albert, distilbert, electra, deberta-v2, modernbert, megatron-bert, roberta-prelayernorm,
-    xlm-roberta-xl, bert-generation, rembert, roformer, nomic_bert, gte, jina_embeddings_v3, esm
-    or eurobert), which determines the format of its
+    xlm-roberta-xl, bert-generation, rembert, roformer, nomic_bert, gte, jina_embeddings_v3, esm,
+    esmc or eurobert), which determines the format of its
     files, and the heads and settings that it may have; it changes no other value, so begin a model
     of another family from a config in configs/pretrain."""
 
@@ -318,7 +327,8 @@ class BertConfig(Checked):
             self.refuse_set(("num_hidden_groups", *relative), "with pre_norm=True", reason)
         else:
             reason = "only layers with the LayerNorm before them have it"
-            names = ("local_attention", "first_attention_norm")
+            names = ("local_attention", "first_attention_norm", "final_norm_bias")
+            names = (*names, "residual_scale_layers")
             self.refuse_set(names, "without pre_norm=True", reason)
         if self.local_attention is not None:
             reason = "local attention reads both sides"
@@ -654,6 +664,29 @@ FAMILY_FIELDS["esm"] = _PRE_NORM | {
     "stored_rope": True,
     "contact_head": True,
 }
+# ESM C, "Cambrian" (EvolutionaryScale 2024), language models of proteins.
+FAMILY_FIELDS["esmc"] = _PRE_NORM | {
+    "pad_token_id": 1,
+    "hidden_act": "silu",
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "classifier_dropout": 0.1,
+    "max_position_embeddings": 2048,
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-5,
+    "embedding_norm": False,
+    "final_norm_bias": False,
+    "residual_scale_layers": 36,
+    "query_key_norm": True,
+    "add_pooling_layer": False,
+    "tie_word_embeddings": False,
+    "gated_linear_unit": True,
+    "global_rope_theta": 10_000.0,
+    **dict.fromkeys(("attention_bias", "mlp_bias"), False),
+    "mlm_activation": "gelu",
+    "classifier_activation": "tanh",
+    "classifier_input_dropout": True,
+}
 
 
 def _size(
@@ -728,6 +761,10 @@ def _esm(layers: int, hidden: int) -> BertConfig:
     return _size(layers, hidden, 33, "esm", **fields)
 
 
+def _esmc(layers: int, hidden: int, intermediate: int) -> BertConfig:
+    return _size(layers, hidden, 64, "esmc", intermediate_size=intermediate)
+
+
 MODEL_SIZES: dict[str, BertConfig] = {
     "bert-tiny": _size(2, 128),
     "bert-mini": _size(4, 256),
@@ -784,6 +821,9 @@ MODEL_SIZES: dict[str, BertConfig] = {
     "esm2-t12-35m": _esm(12, 480),
     "esm2-t30-150m": _esm(30, 640),
     "esm2-t33-650m": _esm(33, 1280),
+    "esmc-300m": _esmc(30, 960, 2560),
+    "esmc-600m": _esmc(36, 1152, 3072),
+    "esmc-6b": _esmc(80, 2560, 6912),
     "eurobert-210m": _eurobert(12, 768, 3072),
     "eurobert-610m": _eurobert(26, 1152, 4096, num_attention_heads=18, num_key_value_heads=6),
     "eurobert-2.1b": _eurobert(32, 2304, 6144, num_attention_heads=18, num_key_value_heads=6),

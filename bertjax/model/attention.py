@@ -25,6 +25,7 @@ from jax.typing import DTypeLike
 
 from bertjax.config.model import BertConfig
 from bertjax.model.dropout import Dropout
+from bertjax.model.embeddings import layer_norm
 from bertjax.model.fused_attention import FUSED, block_size, is_in_blocks
 from bertjax.model.linear import Linear, matmul, residual_stddev
 from bertjax.model.relative_attention import relative_rows, relative_scores
@@ -254,6 +255,9 @@ class SelfAttention(nn.Module):
         query = query_layer(x if queries is None else queries)
         key = key_layer(x)
         value = self._head_layer("value")(x)
+        if config.query_key_norm:
+            query = self._norm_of_heads(query, "query_norm")
+            key = self._norm_of_heads(key, "key_norm")
         if rotation is not None:
             query = rotate(query, rotation, config.rope_interleaved)
             key = rotate(key, rotation, config.rope_interleaved)
@@ -310,6 +314,12 @@ class SelfAttention(nn.Module):
             heads = config.key_heads
         shape = (heads, config.head_size)
         return Linear(config, shape, self.dtype, use_bias=config.attention_bias, name=name)
+
+    def _norm_of_heads(self, x: jax.Array, name: str) -> jax.Array:
+        """Applies a LayerNorm to the vectors of all heads together, [B, L, N, H]."""
+        norm = layer_norm(self.config, self.dtype, name, use_bias=False)
+        joined = x.reshape(*x.shape[:2], -1)
+        return norm(joined).reshape(x.shape)
 
     def _choose_kernel(self, length: int, dropout: Dropout, rows: jax.Array | None) -> str:
         """Returns how rows of `length` tokens without relative positions are computed.

@@ -13,14 +13,17 @@ from bertjax.model.linear import Linear, initializer, project
 
 
 def layer_norm(
-    config: BertConfig, dtype: DTypeLike, name: str | None = None
+    config: BertConfig, dtype: DTypeLike, name: str | None = None, use_bias: bool | None = None
 ) -> nn.LayerNorm | nn.RMSNorm:
-    """Returns a LayerNorm or RMSNorm with the epsilon and the bias that the config says."""
+    """Returns a LayerNorm or RMSNorm with the epsilon and the bias that the config says.
+
+    `use_bias` is whether it has a bias; None: as `norm_bias` says.
+    """
     if config.norm_type == "rms_norm":
         return nn.RMSNorm(epsilon=config.layer_norm_eps, dtype=dtype, name=name)
-    return nn.LayerNorm(
-        epsilon=config.layer_norm_eps, dtype=dtype, use_bias=config.norm_bias, name=name
-    )
+    if use_bias is None:
+        use_bias = config.norm_bias
+    return nn.LayerNorm(epsilon=config.layer_norm_eps, dtype=dtype, use_bias=use_bias, name=name)
 
 
 def sinusoids(key: Any, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> Any:

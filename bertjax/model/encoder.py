@@ -14,6 +14,7 @@ dropout. `dtype` is the dtype of the activations; parameters are always float32.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -374,13 +375,20 @@ class PreNormLayer(nn.Module):
         attention = SelfAttention(config, dtype, self.attention_kernel, window, name="attention")
         attended = attention(normed, sequence_ids, dropout_rows, rotation)
         attended = Dropout(rate)(attended, dropout_rows)
-        x = checkpoint_name(x + attended, RESIDUAL)
+        x = checkpoint_name(self._sum(x, attended), RESIDUAL)
         normed = layer_norm(config, dtype, "mlp_norm")(x)
         inner = _inner_activations(config, dtype, normed)
         inner = Dropout(config.mlp_dropout)(inner, dropout_rows)
         rate = rate_of(config.mlp_output_dropout, config.hidden_dropout_prob)
         outer = Dropout(rate)(_output_layer(config, dtype)(inner), dropout_rows)
-        return x + outer
+        return self._sum(x, outer)
+
+    def _sum(self, x: jax.Array, branch: jax.Array) -> jax.Array:
+        """Adds the output of attention or of the feed-forward layer to the residual stream x."""
+        reference = self.config.residual_scale_layers
+        if reference is not None:
+            branch /= math.sqrt(self.config.num_hidden_layers / reference)
+        return x + branch
 
 
 class PreNormEncoder(Encoder):
@@ -433,7 +441,7 @@ class PreNormEncoder(Encoder):
         x, (layers, state) = self._run_all(run, x, (params, keys))
         if sown:
             self.put_variable("intermediates", "layers", state["intermediates"])
-        x = layer_norm(config, self.dtype, "final_norm")(x)
+        x = layer_norm(config, self.dtype, "final_norm", config.final_norm_bias)(x)
         if layers is not None:
             layers = jnp.concatenate([layers[:-1], x[None]])
         return x, layers

@@ -194,8 +194,9 @@ def residual_stddev(config: BertConfig) -> float | None:
 
     With `pre_norm`, it is `initializer_range` / sqrt(2 * layers), so that the variance of the sum
     does not grow with the number of layers (Radford et al. 2019, 2.3); None: `initializer_range`.
+    With `residual_scale_layers`, the layers divide their results themselves.
     """
-    if not config.pre_norm:
+    if not config.pre_norm or config.residual_scale_layers is not None:
         return None
     return config.initializer_range / math.sqrt(2 * config.num_hidden_layers)
 

@@ -27,6 +27,7 @@ from bertjax.tokenization.base import (
     SpecialTokens,
     Tokenizer,
     explaining_the_library,
+    numbered,
     state,
     steps,
 )
@@ -42,6 +43,7 @@ from bertjax.tokenization.tokenizer_files import (
     ALBERT_CLASS,
     CONFIG,
     ESM_CLASS,
+    ESMC_CLASS,
     FLAGS,
     TOKENIZER_FILES,
     TokenizerFiles,
@@ -82,6 +84,13 @@ _FIELDS = {
 }
 _FLAGS_OF_DEBERTA = {"do_lower_case": False, "split_by_punct": False, "add_prefix_space": True}
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+_OF_PROTEINS = SpecialTokens(unk="<unk>", pad="<pad>", cls="<cls>", sep="<eos>", mask="<mask>")
+# The vocabulary of ESM C: special tokens, amino acids, gaps and the break between two chains.
+_ESMC_VOCABULARY = (
+    *("<cls>", "<pad>", "<eos>", "<unk>"),
+    *"LAGVSERTIDPKQNFYMHWCXBUZO.-|",
+    "<mask>",
+)
 
 
 def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Tokenizer:
@@ -124,7 +133,7 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
     with naming_read_errors(source.directory / CONFIG):
         _add_tokens(source, tokenizer)
     is_usual = tokenizer.is_usual and tokenizer.tokenizer_class != GENERIC_CLASS
-    if source.json and source.tokenizer_class and not is_usual:
+    if source.json and source.tokenizer_class not in ("", ESMC_CLASS) and not is_usual:
         warn(
             f"{source.file} is followed, also in settings that transformers' "
             f"{source.tokenizer_class} ignores: its ids may differ"
@@ -188,7 +197,7 @@ def _wordpiece(source: TokenizerFiles) -> Tokenizer:
 
 def _residues_of_esm(source: TokenizerFiles, vocab: dict[str, int]) -> Tokenizer:
     """Builds the tokenizer of ESM: each entry of the vocabulary is split off, and nothing else."""
-    special = SpecialTokens(unk="<unk>", pad="<pad>", cls="<cls>", sep="<eos>", mask="<mask>")
+    special = _OF_PROTEINS
     entries = sorted(vocab, key=len, reverse=True)
     pattern = tokenizers.Regex("|".join(map(re.escape, entries)))
     with explaining_the_library():
@@ -201,7 +210,27 @@ def _residues_of_esm(source: TokenizerFiles, vocab: dict[str, int]) -> Tokenizer
     return WordPieceTokenizer.wrap(backend, layout, **source.common)
 
 
+def _residues_of_esmc(source: TokenizerFiles) -> Tokenizer:
+    """Loads the tokenizer of ESM C: each character is a token.
+
+    Of its tokenizer.json, the class of transformers takes the added tokens alone. It gives a pair
+    no special tokens; here, a pair is arranged as in ESM-2.
+    """
+    model = source.json.get("model", {})
+    if model.get("vocab") != numbered(_ESMC_VOCABULARY) or model.get("merges"):
+        raise ValueError(
+            f"{source.file} has another vocabulary than {ESMC_CLASS}, the class of transformers "
+            f"that {source.directory} names, which takes its own: write the tokenizer_class "
+            f"{GENERIC_CLASS} into {CONFIG}, which takes the file as it is."
+        )
+    source = dataclasses.replace(source, json=source.json | dict.fromkeys(_PARTS))
+    layout = Layout(special_tokens=_OF_PROTEINS, second_type=0)
+    return _wrapped(source, BPETokenizer, layout, model.get("unk_token"))
+
+
 def _bpe(source: TokenizerFiles) -> Tokenizer:
+    if source.tokenizer_class == ESMC_CLASS:
+        return _residues_of_esmc(source)
     vocab_file = source.directory / "vocab.json"
     merges_file = source.directory / "merges.txt"
     missing = [file for file in (vocab_file, merges_file) if not file.is_file()]

@@ -41,6 +41,7 @@ TOKENIZER_FILES = (*VOCABULARY_FILES, CONFIG, ADDED, _SPECIAL)
 """The names of all files from which tokenizers are loaded."""
 ALBERT_CLASS = "AlbertTokenizer"
 ESM_CLASS = "EsmTokenizer"
+ESMC_CLASS = "EsmcTokenizer"
 # Classes whose tokenizer.json lacks a step of the class.
 _REFUSED_CLASSES = {"RoFormerTokenizer": "it splits Chinese into words by the package rjieba"}
 _KIND_OF_CLASS = {
@@ -49,6 +50,7 @@ _KIND_OF_CLASS = {
     "DistilBertTokenizer": "WordPiece",
     ESM_CLASS: "WordPiece",
     "RobertaTokenizer": "BPE",
+    ESMC_CLASS: "BPE",
     **dict.fromkeys(LAYOUTS, "Unigram"),
 }
 # The class that transformers takes for a model_type in config.json, where the files name none.
@@ -75,6 +77,7 @@ _CLASS_OF_TYPE = {
     "gte": "XLMRobertaTokenizer",
     "jina_embeddings_v3": "XLMRobertaTokenizer",
     "esm": ESM_CLASS,
+    "esmc": ESMC_CLASS,
 }
 # Generic classes of transformers take a tokenizer.json as it is.
 _GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")

@@ -701,9 +701,10 @@ def family_name(name: str, model_type: str, *, projected: bool) -> str:
     `projected` says whether the model's head has a dense layer before the classifier: only such a
     classifier has another name than in BERT.
     """
+    family = FAMILIES[model_type]
     if name.startswith("classifier.") and not projected:
-        return name
-    for prefix, bert in sorted(FAMILIES[model_type].renames, key=lambda names: -len(names[1])):
+        return name.replace("classifier", family.classifier, 1)
+    for prefix, bert in sorted(family.renames, key=lambda names: -len(names[1])):
         if name.startswith(bert):
             return prefix + name.removeprefix(bert)
     return name

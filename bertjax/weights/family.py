@@ -83,6 +83,7 @@ class Family(NamedTuple):
         encoders: names of the heads of the family of which transformers has the encoder alone.
         encoder_suffix: suffix of the class of the encoder in transformers.
         absent: names of the heads in `bertjax.model.HEADS` that transformers lacks for the family.
+        classifier: name of a linear layer for classes without a dense layer before it.
         decoder_has_bias: whether the output matrix of an untied masked LM has a bias of its own.
         modules_in_files: whether the layers of the classes have the names of the tensors in files,
             without which files of PEFT's adapters have other names.
@@ -101,6 +102,7 @@ class Family(NamedTuple):
     absent: tuple[str, ...] = ("rtd",)
     encoders: tuple[str, ...] = ()
     encoder_suffix: str = "Model"
+    classifier: str = "classifier"
     decoder_has_bias: bool = True
     modules_in_files: bool = True
     positions_after_padding: bool = False

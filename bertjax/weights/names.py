@@ -107,11 +107,14 @@ def _rules(table: str, hf_parent: str = "", parent: str = "") -> list[Rule]:
 
 
 _LAYERS = "bert/encoder/layers/"
-# The names of attention_norm, mlp_norm and gate are ours, because BERT has no such modules.
+# The names of query_norm, key_norm, attention_norm, mlp_norm and gate are ours, because BERT has no
+# such modules.
 _OF_LAYERS = """
 to_heads    attention.self.query        attention/query
 to_heads    attention.self.key          attention/key
 to_heads    attention.self.value        attention/value
+norm        attention.self.query_norm   attention/query_norm
+norm        attention.self.key_norm     attention/key_norm
 to_heads    attention.self.pos_key      attention/pos_key
 to_heads    attention.self.pos_query    attention/pos_query
 from_heads  attention.output.dense      attention/output

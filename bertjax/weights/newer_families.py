@@ -186,6 +186,22 @@ def _write_esm(fields: Mapping[str, Any]) -> dict[str, Any]:
     return written | {"position_embedding_type": kind, "rope_theta": theta}
 
 
+def _read_esmc(values: Mapping[str, Any]) -> dict[str, Any]:
+    """ESM C has as many key heads as heads, of the usual size, and never ties its output matrix."""
+    fields = _reading_rope(10_000.0)(values)
+    known = NEWER_DEFAULTS["esmc"] | fields
+    heads = known["num_attention_heads"]
+    fixed = {
+        "num_key_value_heads": heads,
+        "head_dim": known["hidden_size"] // max(heads, 1),
+        "tie_word_embeddings": False,
+    }
+    for name, value in fixed.items():
+        if fields.pop(name, None) not in (None, value):
+            raise ValueError(f"{name}={brief(values[name])} is not supported: only {value} is.")
+    return fields
+
+
 def _read_roformer(values: Mapping[str, Any]) -> dict[str, Any]:
     """Embeddings of the size of the hidden states are not projected."""
     width = values.get("embedding_size")
@@ -238,6 +254,20 @@ _FLASH_LAYERS = """
 norm1    attention.output.LayerNorm
 norm2    output.LayerNorm
 mlp.fc2  output.dense
+"""
+
+
+# Models whose names come from Llama's code.
+_LLAMA_LAYERS = """
+input_layernorm           attention_norm
+self_attn.q_proj          attention.self.query
+self_attn.k_proj          attention.self.key
+self_attn.v_proj          attention.self.value
+self_attn.o_proj          attention.output.dense
+post_attention_layernorm  mlp_norm
+mlp.gate_proj             intermediate.dense
+mlp.up_proj               gate.dense
+mlp.down_proj             output.dense
 """
 
 
@@ -382,20 +412,7 @@ lm_head.weight       cls.predictions.decoder.weight
 lm_head.bias         cls.predictions.bias
 dense.               projection.
 """),
-            *in_layers(
-                "model.layers.{layer}",
-                """
-input_layernorm           attention_norm
-self_attn.q_proj          attention.self.query
-self_attn.k_proj          attention.self.key
-self_attn.v_proj          attention.self.value
-self_attn.o_proj          attention.output.dense
-post_attention_layernorm  mlp_norm
-mlp.gate_proj             intermediate.dense
-mlp.up_proj               gate.dense
-mlp.down_proj             output.dense
-""",
-            ),
+            *in_layers("model.layers.{layer}", _LLAMA_LAYERS),
         ),
         _ROPE
         | parse_fields("""
@@ -472,6 +489,46 @@ encoder.layer.*.attention.self.rotary_embeddings.      esm.rotary_embeddings.
         read=_read_esm,
         write=_write_esm,
     ),
+    "esmc": Family(
+        "Esmc",
+        "esmc",
+        (
+            ("esmc.embed_tokens.", "bert.embeddings.word_embeddings."),
+            ("esmc.norm.", "bert.encoder.final_norm."),
+            ("lm_head.decoder.bias", "cls.predictions.bias"),
+            *ROBERTA_HEADS,
+            *in_layers("esmc.layers.{layer}", _LLAMA_LAYERS),
+            *in_layers(
+                "esmc.layers.{layer}",
+                """
+self_attn.q_norm  attention.self.query_norm
+self_attn.k_norm  attention.self.key_norm
+""",
+            ),
+        ),
+        _CLASSIFIER
+        | _ROPE
+        | parse_fields("""
+vocab_size
+hidden_size
+num_hidden_layers
+num_attention_heads
+intermediate_size
+hidden_act
+max_position_embeddings
+initializer_range
+pad_token_id
+model_type
+attention_bias
+mlp_bias
+attention_dropout  attention_probs_dropout_prob
+"""),
+        absent=(*PAIRS, "rtd"),
+        encoders=_NO_CLASSES,
+        classifier="score",
+        read=_read_esmc,
+        write=_write_rope,
+    ),
     "roformer": Family(
         "RoFormer",
         "roformer",
@@ -543,6 +600,13 @@ NEWER_DEFAULTS: dict[str, dict[str, Any]] = {
         "hidden_dropout_prob": 0.1,
         "attention_probs_dropout_prob": 0.1,
         "layer_norm_eps": 1e-12,
+    },
+    "esmc": {
+        "vocab_size": 64,
+        "hidden_size": 2560,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 40,
+        "intermediate_size": 6912,
     },
     "eurobert": {"vocab_size": 128256},
     "roformer": {"vocab_size": 50000},

@@ -18,6 +18,7 @@ CHANGES = {
     "eurobert": {"num_key_value_heads": 2, "head_dim": 16, "num_hidden_layers": 3},
     "nomic_bert": {},
     "esm": {"token_dropout": True},
+    "esmc": {"num_hidden_layers": 3},
     "roformer": {"rotary_value": True, "embedding_size": 16},
     "rembert": {},
     "xlm-roberta-xl": {},

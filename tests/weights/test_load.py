@@ -33,7 +33,7 @@ RENAMED = ("xlm-roberta", "camembert", "data2vec-text", "ernie")
 QUICK = ("bert", "deberta-v2", "modernbert")
 # Not tested so: these tests write the state of transformers' modules, whose names the files of some
 # families do not have; RemBERT ties nothing; BertGeneration's twins alone are refused.
-OTHERWISE = ("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "esm", "rembert")
+OTHERWISE = ("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "esm", "esmc", "rembert")
 OTHERWISE += ("bert-generation",)
 OF_FAMILIES = [
     pytest.param(x, marks=REPEATED if x in RENAMED else () if x in QUICK else pytest.mark.slow)

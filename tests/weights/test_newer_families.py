@@ -394,7 +394,7 @@ def test_what_gtes_own_code_can_do_beside_is_refused(field, value, tiny_family):
         config_from_hf(values)
 
 
-FAST = {("esm", 1), ("eurobert", 0)}
+FAST = {("esm", 1), ("esmc", 3), ("eurobert", 0)}
 
 
 def marks_of(family, seed):
