@@ -664,28 +664,18 @@ FAMILY_FIELDS["esm"] = _PRE_NORM | {
     "stored_rope": True,
     "contact_head": True,
 }
-# ESM C, "Cambrian" (EvolutionaryScale 2024), language models of proteins.
-FAMILY_FIELDS["esmc"] = _PRE_NORM | {
-    "pad_token_id": 1,
+# ESM C, "Cambrian" (EvolutionaryScale 2024), has the tokens of ESM-2 and other layers.
+FAMILY_FIELDS["esmc"] = FAMILY_FIELDS["esm"] | {
     "hidden_act": "silu",
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
     "classifier_dropout": 0.1,
     "max_position_embeddings": 2048,
-    "type_vocab_size": 0,
-    "layer_norm_eps": 1e-5,
-    "embedding_norm": False,
     "final_norm_bias": False,
     "residual_scale_layers": 36,
     "query_key_norm": True,
-    "add_pooling_layer": False,
-    "tie_word_embeddings": False,
     "gated_linear_unit": True,
-    "global_rope_theta": 10_000.0,
-    **dict.fromkeys(("attention_bias", "mlp_bias"), False),
     "mlm_activation": "gelu",
-    "classifier_activation": "tanh",
-    "classifier_input_dropout": True,
+    **dict.fromkeys(("attention_bias", "mlp_bias", "tie_word_embeddings"), False),
+    **dict.fromkeys(("add_pooling_layer", "stored_rope", "contact_head"), False),
 }
 
 

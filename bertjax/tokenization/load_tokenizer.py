@@ -86,11 +86,9 @@ _FLAGS_OF_DEBERTA = {"do_lower_case": False, "split_by_punct": False, "add_prefi
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _OF_PROTEINS = SpecialTokens(unk="<unk>", pad="<pad>", cls="<cls>", sep="<eos>", mask="<mask>")
 # The vocabulary of ESM C: special tokens, amino acids, gaps and the break between two chains.
-_ESMC_VOCABULARY = (
-    *("<cls>", "<pad>", "<eos>", "<unk>"),
-    *"LAGVSERTIDPKQNFYMHWCXBUZO.-|",
-    "<mask>",
-)
+_ESMC_VOCABULARY = """
+    <cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - | <mask>
+    """.split()
 
 
 def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Tokenizer:
@@ -216,16 +214,16 @@ def _residues_of_esmc(source: TokenizerFiles) -> Tokenizer:
     Of its tokenizer.json, the class of transformers takes the added tokens alone. It gives a pair
     no special tokens; here, a pair is arranged as in ESM-2.
     """
-    model = source.json.get("model", {})
-    if model.get("vocab") != numbered(_ESMC_VOCABULARY) or model.get("merges"):
+    vocab = numbered(_ESMC_VOCABULARY)
+    if source.json.get("model", {}).get("vocab") != vocab:
         raise ValueError(
-            f"{source.file} has another vocabulary than {ESMC_CLASS}, the class of transformers "
-            f"that {source.directory} names, which takes its own: write the tokenizer_class "
-            f"{GENERIC_CLASS} into {CONFIG}, which takes the file as it is."
+            f"{source.file} has another vocabulary than {ESMC_CLASS} of transformers, which takes "
+            f"its own: write the tokenizer_class {GENERIC_CLASS} into {CONFIG} to use the file."
         )
-    source = dataclasses.replace(source, json=source.json | dict.fromkeys(_PARTS))
-    layout = Layout(special_tokens=_OF_PROTEINS, second_type=0)
-    return _wrapped(source, BPETokenizer, layout, model.get("unk_token"))
+    model = {"type": "BPE", "vocab": vocab, "merges": [], "unk_token": _OF_PROTEINS.unk}
+    content = source.json | dict.fromkeys(_PARTS) | {"model": model}
+    source = dataclasses.replace(source, json=content)
+    return _wrapped(source, BPETokenizer, Layout(special_tokens=_OF_PROTEINS, second_type=0))
 
 
 def _bpe(source: TokenizerFiles) -> Tokenizer:

@@ -269,6 +269,10 @@ mlp.gate_proj             intermediate.dense
 mlp.up_proj               gate.dense
 mlp.down_proj             output.dense
 """
+_QUERY_KEY_NORMS = """\
+self_attn.q_norm          attention.self.query_norm
+self_attn.k_norm          attention.self.key_norm
+"""
 
 
 def _joint_attention(module: str, projection: str, output: str) -> str:
@@ -497,14 +501,7 @@ encoder.layer.*.attention.self.rotary_embeddings.      esm.rotary_embeddings.
             ("esmc.norm.", "bert.encoder.final_norm."),
             ("lm_head.decoder.bias", "cls.predictions.bias"),
             *ROBERTA_HEADS,
-            *in_layers("esmc.layers.{layer}", _LLAMA_LAYERS),
-            *in_layers(
-                "esmc.layers.{layer}",
-                """
-self_attn.q_norm  attention.self.query_norm
-self_attn.k_norm  attention.self.key_norm
-""",
-            ),
+            *in_layers("esmc.layers.{layer}", _LLAMA_LAYERS + _QUERY_KEY_NORMS),
         ),
         _CLASSIFIER
         | _ROPE
