@@ -327,8 +327,12 @@ class BertConfig(Checked):
             self.refuse_set(("num_hidden_groups", *relative), "with pre_norm=True", reason)
         else:
             reason = "only layers with the LayerNorm before them have it"
-            names = ("local_attention", "first_attention_norm", "final_norm_bias")
-            names = (*names, "residual_scale_layers")
+            names = (
+                "local_attention",
+                "first_attention_norm",
+                "final_norm_bias",
+                "residual_scale_layers",
+            )
             self.refuse_set(names, "without pre_norm=True", reason)
         if self.local_attention is not None:
             reason = "local attention reads both sides"

@@ -217,8 +217,8 @@ def _residues_of_esmc(source: TokenizerFiles) -> Tokenizer:
     vocab = numbered(_ESMC_VOCABULARY)
     if source.json.get("model", {}).get("vocab") != vocab:
         raise ValueError(
-            f"{source.file} has another vocabulary than {ESMC_CLASS} of transformers, which takes "
-            f"its own: write the tokenizer_class {GENERIC_CLASS} into {CONFIG} to use the file."
+            f"{source.file} has another vocabulary than {ESMC_CLASS}, which transformers would use "
+            "instead: download it again."
         )
     model = {"type": "BPE", "vocab": vocab, "merges": [], "unk_token": _OF_PROTEINS.unk}
     content = source.json | dict.fromkeys(_PARTS) | {"model": model}

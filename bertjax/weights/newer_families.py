@@ -263,15 +263,13 @@ input_layernorm           attention_norm
 self_attn.q_proj          attention.self.query
 self_attn.k_proj          attention.self.key
 self_attn.v_proj          attention.self.value
+self_attn.q_norm          attention.self.query_norm
+self_attn.k_norm          attention.self.key_norm
 self_attn.o_proj          attention.output.dense
 post_attention_layernorm  mlp_norm
 mlp.gate_proj             intermediate.dense
 mlp.up_proj               gate.dense
 mlp.down_proj             output.dense
-"""
-_QUERY_KEY_NORMS = """\
-self_attn.q_norm          attention.self.query_norm
-self_attn.k_norm          attention.self.key_norm
 """
 
 
@@ -501,7 +499,7 @@ encoder.layer.*.attention.self.rotary_embeddings.      esm.rotary_embeddings.
             ("esmc.norm.", "bert.encoder.final_norm."),
             ("lm_head.decoder.bias", "cls.predictions.bias"),
             *ROBERTA_HEADS,
-            *in_layers("esmc.layers.{layer}", _LLAMA_LAYERS + _QUERY_KEY_NORMS),
+            *in_layers("esmc.layers.{layer}", _LLAMA_LAYERS),
         ),
         _CLASSIFIER
         | _ROPE
