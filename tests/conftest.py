@@ -139,6 +139,8 @@ def tiny_family(tiny_config):
             fields["output_embedding_size"] = 24
         if MODEL_SIZES[name].mask_token_id:
             fields["mask_token_id"] = 4
+        if MODEL_SIZES[name].residual_scale_layers:  # two layers multiply by 4.2 what they add
+            fields["initializer_range"] = 0.05
         if MODEL_SIZES[name].relative_attention:
             fields["position_buckets"] = 8
         if (MODEL_SIZES[name].pad_token_id or 0) >= fields["vocab_size"]:

@@ -140,7 +140,9 @@ def test_verify_prints_small_differences(head, tmp_path, tiny_config, tokenizer,
 
 
 VERIFIED = dict.fromkeys(("deberta-v2", "modernbert"), ())
-VERIFIED |= dict.fromkeys(("roberta", "albert", "electra", "esm", "eurobert"), pytest.mark.slow)
+VERIFIED |= dict.fromkeys(
+    ("roberta", "albert", "electra", "esm", "esmc", "eurobert"), pytest.mark.slow
+)
 
 
 @pytest.mark.parity

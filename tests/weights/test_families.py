@@ -38,6 +38,7 @@ RECIPES = {
     "eurobert": (train_modernbert_bpe, 300, "mlm"),
     "nomic_bert": (train_wordpiece, 90, "mlm"),
     "esm": (train_wordpiece, 90, "mlm"),
+    "esmc": (train_wordpiece, 90, "mlm"),
 }
 RATE = OptimizerConfig(recipe="adamw", learning_rate=3e-3, warmup_steps=1, schedule="hf")
 

@@ -26,7 +26,7 @@ QUICK = (
     *("roberta-base", "ernie-3.0-base-zh", "mpnet-base", "albert-base-v2"),
     *("distilbert-base-uncased", "electra-small", "electra-base", "deberta-v2-xlarge"),
     *("deberta-v3-xsmall", "modernbert-base", "eurobert-210m", "nomic-embed-text-v1.5"),
-    *("esm2-t6-8m", "rembert", "megatron-bert-uncased-345m"),
+    *("esm2-t6-8m", "esmc-300m", "rembert", "megatron-bert-uncased-345m"),
 )
 RELATIVES = [
     pytest.param(name, marks=() if name in QUICK else (pytest.mark.slow, pytest.mark.exhaustive))
