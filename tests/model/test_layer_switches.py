@@ -97,7 +97,18 @@ def test_flash_attention_equals_that_of_xla(family, tiny_family, random_params, 
     assert_close(gradient(model.clone(attention_kernel="flash"), params, inputs), expected)
 
 
-@pytest.mark.parametrize("family", others_weekly(CHANGES, "eurobert", "rembert"))
+@pytest.mark.parametrize("family", others_weekly(CHANGES, "esmc"))
+def test_what_is_recomputed_changes_no_gradient(family, tiny_family, random_params):
+    model = model_of(family, tiny_family)
+    params = random_params(model)
+    inputs = in_one_row(sequences_alone(model.config.vocab_size))
+    gradient = jax.jit(jax.value_and_grad(loss_of, argnums=1), static_argnums=0)
+    expected = gradient(model, params, inputs)
+    for remat in ("selective", "full"):
+        assert_close(gradient(model.clone(remat=remat, unroll=3), params, inputs), expected)
+
+
+@pytest.mark.parametrize("family", others_weekly(CHANGES, "esmc", "eurobert", "rembert"))
 def test_eight_devices_equal_one(family, tiny_family, random_params):
     model = model_of(family, tiny_family)
     model = model.clone(config=dataclasses.replace(model.config, vocab_size=120))

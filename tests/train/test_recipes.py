@@ -297,6 +297,7 @@ def test_a_merged_kernel_gives_the_outputs_of_kernel_and_adapter(classifier):
                 ("roberta", "sequence_classification", ()),
                 ("distilbert", "sequence_classification", ()),
                 ("albert", "sequence_classification", ()),
+                ("esmc", "sequence_classification", ("q_proj", "mlp.up_proj")),
             )
         ),
     ],

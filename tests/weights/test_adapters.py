@@ -154,6 +154,7 @@ OTHERS = {
     "camembert": ["value"],
     "data2vec-text": ["query"],
     "ernie": ["query"],
+    "esmc": ["k_proj", "gate_proj", "down_proj"],
 }
 
 
