@@ -198,8 +198,11 @@ def _check_tokenizer(model: "Pretrained", directory: Path) -> None:
     if is_albert:
         told = {"model_input_names": [*tokenizer.model_input_names]}
     theirs: Any = transformers.AutoTokenizer.from_pretrained(directory, **told)
+    has_pairs = type(theirs).__name__ != "EsmcTokenizer"  # which gives a pair no special tokens
     for text in SENTENCES:
         texts = (text, None) if isinstance(text, str) else text
+        if texts[1] and not has_pairs:
+            continue
         ids, types = tokenizer.encode_pair(*texts)
         found = theirs(*texts, verbose=False)
         expected = found.get("token_type_ids", [0] * len(ids))

@@ -167,6 +167,19 @@ def test_verify_knows_other_families(family, tmp_path, tiny_family, tokenizer, c
 
 
 @pytest.mark.parity
+@pytest.mark.slow
+def test_verify_compares_no_pairs_with_a_tokenizer_that_has_none(tmp_path, tiny_family, capsys):
+    transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    fields = config_to_hf(tiny_family("esmc"))
+    fields.pop("model_type")
+    config = transformers.EsmcConfig(**fields)
+    transformers.EsmcForMaskedLM(config).save_pretrained(tmp_path / "a")
+    transformers.EsmcTokenizer().save_pretrained(tmp_path / "a")
+    assert run(tmp_path / "a", tmp_path / "b", "--verify") == 0
+    assert "logits: largest difference" in capsys.readouterr().out
+
+
+@pytest.mark.parity
 def test_verify_fails_where_pytorch_differs(
     tmp_path, tiny_config, tokenizer, monkeypatch, capsys, written
 ):
