@@ -74,6 +74,22 @@ def test_classifiers_of_packed_sequences_read_their_own(pooling, tiny_family, ra
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.parametrize("change", [{"final_norm_bias": False}, {"residual_scale_layers": 36}])
+def test_switches_of_layers_with_the_norm_before_them_are_refused_in_others(change, tiny_config):
+    (name,) = change
+    with pytest.raises(ValueError, match=f"{name}=.*pre_norm"):
+        dataclasses.replace(tiny_config, **change)
+
+
+@pytest.mark.parametrize(("reference", "expected"), [(None, 0.1 / 2), (36, 0.1)])
+def test_layers_divide_their_results_or_their_initial_weights(reference, expected, tiny_family):
+    fields = {"hidden_size": 64, "initializer_range": 0.1, "residual_scale_layers": reference}
+    model = HEADS["encoder"](tiny_family("esmc", **fields))
+    params = jax.jit(model.init)(jax.random.key(0), np.ones((1, 8), int))["params"]
+    kernel = params["bert"]["encoder"]["layers"]["output"]["kernel"]
+    assert abs(kernel.std() / (0.88 * expected) - 1) < 0.06
+
+
 def loss_of(model, params, inputs):
     logits = model.apply({"params": params}, **inputs)["logits"]
     real = inputs["sequence_ids"] > 0

@@ -394,6 +394,20 @@ def test_what_gtes_own_code_can_do_beside_is_refused(field, value, tiny_family):
         config_from_hf(values)
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("num_key_value_heads", 2), ("head_dim", 16), ("tie_word_embeddings", True)],
+)
+def test_what_esmc_has_not_in_transformers_is_refused_or_not_saved(field, value, tiny_family):
+    config = tiny_family("esmc")
+    with pytest.raises(ValueError, match=f"{field}={value}"):
+        config_from_hf(config_to_hf(config) | {field: value})
+    with pytest.raises(ValueError, match=f"{field}={value}"):
+        config_to_hf(dataclasses.replace(config, **{field: value}))
+    usual = {"num_key_value_heads": 4, "head_dim": None, "tie_word_embeddings": False}
+    assert config_from_hf(config_to_hf(config) | usual) == config
+
+
 FAST = {("esm", 1), ("esmc", 3), ("eurobert", 0)}
 
 
