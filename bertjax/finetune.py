@@ -140,7 +140,7 @@ class FinetuneFlags(command_line.ConfigFlags):
     """Flags of `bertjax.finetune` in addition to the fields of `FinetuneConfig`."""
 
     dry_run: bool = False
-    """Print what the runs would do and what would be refused, without a step and without a file."""
+    """Print what the runs would do, and stop."""
     topology: str | None = None
     """With --dry_run, devices such as h200:1 to compile the step for; None: none."""
 

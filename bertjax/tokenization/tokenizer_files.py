@@ -243,7 +243,7 @@ def _named_class(
         if config.get("tokenizer_class"):
             said = CONFIG
         verb = "implies" if named == implied else "specifies"
-        problem = f"{file.parent / said} {verb} the tokenizer class {brief(named, 60)}, which is"
+        problem = f"{file.parent / said} {verb} the tokenizer class {brief(named, 40)}, which is"
         if not kind_of_json:
             raise ValueError(f"{problem} not supported. Supported: {', '.join(_KIND_OF_CLASS)}.")
         warn(f"{problem} unknown here: {file.name} is taken as it is")
