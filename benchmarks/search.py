@@ -1,6 +1,8 @@
-"""Compares the way from an embedder to a reranker with sentence-transformers: scores and time.
+"""Compares the training of search models with sentence-transformers: scores and time.
 
     python benchmarks/search.py --model MINILM --squad SQUAD --data DATA --output search.jsonl
+    python benchmarks/search.py --model MINILM --masked_lm MLM --squad SQUAD --data DATA \\
+        --kinds late_interaction sparse --batch_size 32 --output search.jsonl
 
 Both sides start from the same weights and train on the same questions of SQuAD, each with its
 paragraph, with the same losses, batch size, optimizer and number of epochs:
@@ -10,6 +12,10 @@ paragraph, with the same losses, batch size, optimizer and number of epochs:
    embedder of 1; `embed` continues with it;
 3. `rerank`: a cross-encoder from the weights of the start, with binary cross entropy on the pairs
    of 2; it reorders the first 20 paragraphs that the embedder of 2 finds.
+
+With `--kinds late_interaction`, the start is MINILM with one linear layer of 128 outputs, the same
+in both; with `--kinds sparse`, it is the masked LM of --masked_lm. Both learn from in-batch
+negatives, and the sparse one with the FLOPS of both sides.
 
 After each, the questions of the dev set search all paragraphs of the dev set. Each side trains,
 mines and evaluates with its own code. SQUAD has SQuAD's files, train*.json and dev-v1.1.json. The
@@ -37,12 +43,15 @@ from reporting import parser_of, report
 
 WARMUP = 0.1
 RATE, RERANKER_RATE = 2e-5, 5e-5
+LATE = "start_of_late_interaction"
+KIND_RATE = 1e-4  # of late interaction and of sparse embeddings
+QUERY_FLOPS, DOCUMENT_FLOPS = 5e-5, 3e-5
 BEST = 20
 QRELS = "qrels/test.tsv"
 RATIO = 0.95  # a negative has at most this fraction of the similarity of the positive
 RANKS = 50
-SETTINGS = ("model", "data", "batch_size", "max_length", "dtype")
-SIZES = ("dtype", "questions", "dev_questions")  # what each line of --output says of the run
+SETTINGS = ("model", "masked_lm", "data", "batch_size", "max_length", "dtype")
+SIZES = ("dtype", "batch_size", "questions", "dev_questions")  # what each line of --output says of the run
 
 
 def elapsed(start: tuple[float, float]) -> dict[str, float]:
@@ -148,17 +157,30 @@ class SentenceTransformers:
             InformationRetrievalEvaluator,
         )
 
-        judge = InformationRetrievalEvaluator(
-            self.queries,
-            self.corpus,
-            self.right,
-            precision_recall_at_k=[100],
-            main_score_function="cosine",
-            batch_size=64,
+        return self.found(InformationRetrievalEvaluator, self.load(model), "cosine")
+
+    def evaluate_sparse(self, model: str) -> dict[str, float]:
+        from sentence_transformers.sparse_encoder.evaluation import (
+            SparseInformationRetrievalEvaluator,
         )
-        found = judge(self.load(model))
+
+        return self.found(SparseInformationRetrievalEvaluator, self.load_sparse(model), "dot")
+
+    def evaluate_late_interaction(self, model: str) -> dict[str, float]:
+        from sentence_transformers.multi_vector_encoder.evaluation import (
+            MultiVectorInformationRetrievalEvaluator,
+        )
+
+        kind = MultiVectorInformationRetrievalEvaluator
+        return self.found(kind, self.load_late_interaction(model), "maxsim")
+
+    def found(self, kind: Any, model: Any, similarity: str) -> dict[str, float]:
+        """Returns what an evaluator of the library finds."""
+        options = {"precision_recall_at_k": [100], "batch_size": 64}
+        judge = kind(self.queries, self.corpus, self.right, **options)
+        scores = judge(model)
         names = {"ndcg@10": "ndcg_at_10", "mrr@10": "mrr_at_10", "recall@100": "recall_at_100"}
-        return {names[key]: found[f"cosine_{key}"] for key in names}
+        return {names[key]: scores[f"{similarity}_{key}"] for key in names}
 
     def settings(self, kind: Any, rate: float, steps: int, **others: Any) -> Any:
         return kind(
@@ -178,23 +200,63 @@ class SentenceTransformers:
 
     def embed(self, start: str, train: Path, output: str) -> None:
         """Trains an embedder on pairs or triplets."""
-        import datasets  # type: ignore[import-not-found]
-        import sentence_transformers as library
         from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
-        model, rows = self.load(start), read_rows(train)
-        steps = -(-len(rows) // self.args.batch_size)
+        model = self.load(start)
+        loss = MultipleNegativesRankingLoss(model)
+        self.train("SentenceTransformer", model, loss, RATE, train, output)
+
+    def load_sparse(self, model: str) -> Any:
+        from sentence_transformers import SparseEncoder
+
+        loaded: Any = SparseEncoder(model, device="cpu")
+        loaded.max_seq_length = self.args.max_length
+        return loaded
+
+    def sparse(self, train: Path, output: str) -> None:
+        """Trains sparse embeddings on pairs."""
+        from sentence_transformers.sparse_encoder import losses
+
+        model = self.load_sparse(self.args.masked_lm)
+        ranking = losses.SparseMultipleNegativesRankingLoss(model)
+        weights = {
+            "query_regularizer_weight": QUERY_FLOPS,
+            "document_regularizer_weight": DOCUMENT_FLOPS,
+        }
+        loss = losses.SpladeLoss(model, ranking, **weights)
+        self.train("SparseEncoder", model, loss, KIND_RATE, train, output)
+
+    def load_late_interaction(self, model: str) -> Any:
+        from sentence_transformers import MultiVectorEncoder
+
+        loaded: Any = MultiVectorEncoder(model, device="cpu")
+        loaded.max_seq_length = self.args.max_length
+        return loaded
+
+    def late_interaction(self, start: str, train: Path, output: str) -> None:
+        """Trains late interaction on pairs."""
+        from sentence_transformers.multi_vector_encoder import losses
+
+        model = self.load_late_interaction(start)
+        loss = losses.MultiVectorMultipleNegativesRankingLoss(model)
+        self.train("MultiVectorEncoder", model, loss, KIND_RATE, train, output)
+
+    def train(
+        self, kind: str, model: Any, loss: Any, rate: float, train: Path, output: str
+    ) -> None:
+        """Trains a model of a kind with the library's trainer of this kind."""
+        import datasets  # type: ignore[import-not-found]
+        import sentence_transformers as library
+
+        rows = read_rows(train)
         settings = self.settings(
-            library.SentenceTransformerTrainingArguments,
-            RATE,
-            steps,
+            getattr(library, f"{kind}TrainingArguments"),
+            rate,
+            -(-len(rows) // self.args.batch_size),
             batch_sampler="no_duplicates",  # bertjax masks equal texts in the loss
         )
-        library.SentenceTransformerTrainer(
-            model=model,
-            args=settings,
-            train_dataset=datasets.Dataset.from_list(rows),
-            loss=MultipleNegativesRankingLoss(model),
+        getattr(library, f"{kind}Trainer")(
+            model=model, args=settings, train_dataset=datasets.Dataset.from_list(rows), loss=loss
         ).train()
         model.save(output)
 
@@ -310,12 +372,14 @@ class Bertjax:
 
     def rank(self, model: str) -> tuple[Any, Any]:
         """Ranks all paragraphs for each question; returns the collection and the ranking."""
-        import bertjax
         from bertjax.inference.indexes import index_of
         from bertjax.inference.retrieval import beir_collection
+        from bertjax.weights import load_model
 
         collection = beir_collection(self.args.data, "test")
-        loaded = bertjax.load_pretrained(model, "encoder").loaded
+        loaded = load_model(model, "auto")
+        if loaded.head not in ("sparse", "late_interaction"):
+            loaded = load_model(model, "encoder")
         kind = index_of(loaded, max_length=self.args.max_length)
         return collection, collection.rank(kind.open)
 
@@ -323,8 +387,21 @@ class Bertjax:
         collection, ranking = self.rank(model)
         return collection.score(ranking)
 
+    evaluate_sparse = evaluate_late_interaction = evaluate
+
     def embed(self, start: str, train: Path, output: str) -> None:
         self.finetune(RATE, output, task="embed", train=str(train), init=start)
+
+    def sparse(self, train: Path, output: str) -> None:
+        start = {"task": "sparse", "init": self.args.masked_lm, "train": str(train)}
+        weights = {
+            "query_regularizer_weight": QUERY_FLOPS,
+            "document_regularizer_weight": DOCUMENT_FLOPS,
+        }
+        self.finetune(KIND_RATE, output, **start, **weights)
+
+    def late_interaction(self, start: str, train: Path, output: str) -> None:
+        self.finetune(KIND_RATE, output, task="colbert", init=start, train=str(train))
 
     def mine(self, model: str, output: Path) -> None:
         from bertjax.mine import MineConfig, run
@@ -369,16 +446,18 @@ class Bertjax:
 SIDES = {"bertjax": Bertjax, "sentence-transformers": SentenceTransformers}
 
 
-STAGES = (
-    "as it is",
-    "training the embedder",
-    "embed",
-    "mining",
-    "training with negatives",
-    "mine, embed",
-    "training the reranker",
-    "rerank",
-)
+STAGES = {
+    "embed": ("as it is", "training the embedder", "embed"),
+    "rerank": (
+        "mining",
+        "training with negatives",
+        "mine, embed",
+        "training the reranker",
+        "rerank",
+    ),
+    "late_interaction": ("training late interaction", "late interaction"),
+    "sparse": ("training sparse embeddings", "sparse"),
+}
 
 
 def run_stage(args: argparse.Namespace) -> None:
@@ -387,18 +466,34 @@ def run_stage(args: argparse.Namespace) -> None:
     side: Any = SIDES[args.side](args, args.folder)
     first, second, judge = (str(args.folder / name) for name in ("first", "second", "reranker"))
     triplets = args.folder / "triplets.jsonl"
+    train = args.data / "train.jsonl"
+    tokens, start_of_tokens = str(args.folder / "late_interaction"), str(args.data / LATE)
+    sparse = str(args.folder / "sparse")
     work: dict[str, Any] = {
         "as it is": lambda: side.evaluate(args.model),
-        "training the embedder": lambda: side.embed(args.model, args.data / "train.jsonl", first),
+        "training the embedder": lambda: side.embed(args.model, train, first),
         "embed": lambda: side.evaluate(first),
         "mining": lambda: side.mine(first, triplets),
         "training with negatives": lambda: side.embed(first, triplets, second),
         "mine, embed": lambda: side.evaluate(second),
         "training the reranker": lambda: side.rerank(triplets, judge),
         "rerank": lambda: side.evaluate_reranker(second, judge),
+        "training late interaction": lambda: side.late_interaction(start_of_tokens, train, tokens),
+        "late interaction": lambda: side.evaluate_late_interaction(tokens),
+        "training sparse embeddings": lambda: side.sparse(train, sparse),
+        "sparse": lambda: side.evaluate_sparse(sparse),
     }
     found = work[args.stage]() or {}
     print(json.dumps({"stage": args.stage, **elapsed(start), **found}), flush=True)
+
+
+def write_start(model: str, directory: Path) -> None:
+    """Writes MINILM with a new linear layer, from which both sides train late interaction."""
+    import torch
+    from sentence_transformers import MultiVectorEncoder
+
+    torch.manual_seed(0)
+    MultiVectorEncoder(model, device="cpu").save(str(directory))
 
 
 def finished(args: argparse.Namespace) -> set[tuple[Any, ...]]:
@@ -417,6 +512,7 @@ def main() -> None:
     """Prints one line of JSON per side, seed and stage, and appends it to --output."""
     parser = parser_of(__doc__)
     parser.add_argument("--model", required=True, help="a directory of sentence-transformers")
+    parser.add_argument("--masked_lm", help="the directory from which sparse embeddings start")
     parser.add_argument("--squad", type=Path, help="the folder of SQuAD's files")
     parser.add_argument("--data", type=Path, required=True, help="a folder for what is made of it")
     parser.add_argument("--questions", type=int, default=10_000)
@@ -426,7 +522,8 @@ def main() -> None:
     parser.add_argument("--max_length", type=int, default=128)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--side", choices=SIDES, help="run one stage of this side, with one seed")
-    parser.add_argument("--stage", choices=STAGES)
+    parser.add_argument("--kinds", nargs="+", choices=STAGES, default=["embed", "rerank"])
+    parser.add_argument("--stage", help="a stage of --kinds")
     parser.add_argument("--folder", type=Path, help="where the models of --side are")
     args = parser.parse_args()
     if args.side:
@@ -436,9 +533,12 @@ def main() -> None:
     if args.squad:
         args.data.mkdir(parents=True, exist_ok=True)
         write_data(args.squad, args.data, args.questions, args.dev_questions)
+    if "late_interaction" in args.kinds and not (args.data / LATE).exists():
+        write_start(args.model, args.data / LATE)
     sizes = {name: getattr(args, name) for name in SIZES}
     done = finished(args)
-    for seed, (turn, stage) in itertools.product(args.seeds, enumerate(STAGES)):
+    stages = [stage for kind in args.kinds for stage in STAGES[kind]]
+    for seed, (turn, stage) in itertools.product(args.seeds, enumerate(stages)):
         for side in list(SIDES)[:: 1 if (seed + turn) % 2 == 0 else -1]:
             if (side, seed, stage) in done:
                 continue
