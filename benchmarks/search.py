@@ -51,7 +51,8 @@ QRELS = "qrels/test.tsv"
 RATIO = 0.95  # a negative has at most this fraction of the similarity of the positive
 RANKS = 50
 SETTINGS = ("model", "masked_lm", "data", "batch_size", "max_length", "dtype")
-SIZES = ("dtype", "batch_size", "questions", "dev_questions")  # what each line of --output says of the run
+# What each line of --output says of the run.
+SIZES = ("dtype", "batch_size", "questions", "dev_questions")
 
 
 def elapsed(start: tuple[float, float]) -> dict[str, float]:
