@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import WEEKLY
+
 # The emulator has neither zonal nor hierarchical buckets, for which gcsfs would ask with
 # credentials; and there are none.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
@@ -112,10 +114,7 @@ def first_with(protocol: str) -> pytest.MarkDecorator:
     not cover with both, and they take seconds each.
     """
     cases = [
-        name
-        if name == protocol
-        else pytest.param(name, marks=[pytest.mark.slow, pytest.mark.exhaustive])
-        for name in ("gs", "s3")
+        name if name == protocol else pytest.param(name, marks=WEEKLY) for name in ("gs", "s3")
     ]
     return pytest.mark.parametrize("bucket_server", cases, indirect=True)
 

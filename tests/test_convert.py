@@ -17,7 +17,7 @@ from bertjax.tokenization import Tokenizer, load_tokenizer
 from bertjax.weights import load_model
 from bertjax.weights.families import FAMILIES, architecture, config_to_hf, heads_of, with_pad_token
 from bertjax.weights.newer_families import NEWER_FAMILIES
-from tests.cases import others_weekly
+from tests.cases import WEEKLY, others_weekly
 
 BERT_HEADS = heads_of(BertConfig())
 
@@ -53,7 +53,7 @@ OWN_NAMES = ("pretraining", "masked_lm", "sequence_classification", "rtd")
             or (head == "masked_lm" and name not in NEWER_FAMILIES)
             or (head in OWN_NAMES and name not in (*OF_OTHERS, *NEWER_FAMILIES))
             or (name, head) == ("electra", "multiple_choice")
-            else [pytest.mark.slow, pytest.mark.exhaustive],
+            else WEEKLY,
         )
         for name in FAMILIES
         for head in HEADS
@@ -149,7 +149,7 @@ VERIFIED |= dict.fromkeys(
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(x, marks=VERIFIED.get(x, (pytest.mark.slow, pytest.mark.exhaustive)))
+        pytest.param(x, marks=VERIFIED.get(x, WEEKLY))
         for x in FAMILIES
         if x == "modernbert" or x not in ("bert", *OF_OTHERS)
     ],

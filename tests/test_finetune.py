@@ -32,6 +32,7 @@ from bertjax.train import experiments, facts, finetuning
 from bertjax.train.checkpoint import Checkpointer
 from bertjax.train.experiments import variants
 from bertjax.weights import load_model
+from tests.cases import WEEKLY
 from tests.lines import json_lines
 from tests.steps import run_until
 
@@ -67,19 +68,19 @@ def of_task(config, kind, given, workdir):
     [
         pytest.param(
             *("regress", "pearson_spearman", 0.6, "sequence_classification"),
-            marks=[pytest.mark.slow, pytest.mark.exhaustive],
+            marks=WEEKLY,
         ),
         pytest.param(
             *("multi", "micro_f1", 0.7, "sequence_classification"),
-            marks=[pytest.mark.slow, pytest.mark.exhaustive],
+            marks=WEEKLY,
         ),
         pytest.param(
             *("tag", "f1", 0.5, "token_classification"),
-            marks=[pytest.mark.slow, pytest.mark.exhaustive],
+            marks=WEEKLY,
         ),
         pytest.param(
             *("choice", "accuracy", 0.8, "multiple_choice"),
-            marks=[pytest.mark.slow, pytest.mark.exhaustive],
+            marks=WEEKLY,
         ),
         pytest.param("qa", "f1", 0.5, "question_answering", marks=pytest.mark.slow),
     ],

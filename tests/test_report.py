@@ -27,6 +27,7 @@ from bertjax.record.predictions import read_scores
 from bertjax.record.report import report_page, run_data
 from bertjax.tasks import finetune_config
 from tests.browser import data_of, needs_chromium, used
+from tests.cases import WEEKLY
 
 
 @pytest.fixture(scope="module")
@@ -482,7 +483,7 @@ def test_mistakes_run_in_the_direction_of_their_text_and_are_marked_in_all_scrip
     assert seen["marked"] == [text[start:end] for text, (start, end) in places]
 
 
-SLOW_KIND = (pytest.mark.slow, pytest.mark.exhaustive)
+SLOW_KIND = WEEKLY
 
 
 @pytest.mark.parametrize(

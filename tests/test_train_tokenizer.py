@@ -17,6 +17,7 @@ from bertjax.base.files import write_bytes
 from bertjax.config import TrainTokenizerConfig
 from bertjax.tokenization import load_tokenizer, train_wordpiece
 from bertjax.tokenization.base import SPECIAL_TOKENS, count_words
+from tests.cases import WEEKLY
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -36,7 +37,7 @@ def text(tmp_path):
     [
         "wordpiece",
         *(pytest.param(x, marks=pytest.mark.slow) for x in ("bpe", "unigram")),
-        pytest.param("modernbert", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
+        pytest.param("modernbert", marks=WEEKLY),
     ],
 )
 def test_training_twice_in_two_processes_gives_equal_files(text, tmp_path, kind):

@@ -14,6 +14,7 @@ from bertjax.inference.embedder import Embedder, embed_file
 from bertjax.inference.retrieval import embedders
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights import load_model
+from tests.cases import WEEKLY
 from tests.lines import json_lines
 
 
@@ -38,7 +39,7 @@ def texts(sentences):
     [
         "mean",
         pytest.param("max+lasttoken", marks=pytest.mark.slow),
-        pytest.param("cls", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
+        pytest.param("cls", marks=WEEKLY),
     ],
 )
 def test_a_text_gets_the_vector_that_it_gets_alone(loaded, texts, pooling):

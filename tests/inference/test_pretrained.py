@@ -26,7 +26,7 @@ from bertjax.weights.families import FAMILIES, architecture, heads_of
 from bertjax.weights.hf import write_safetensors
 from bertjax.weights.load import with_tagger
 from bertjax.weights.newer_families import NEWER_FAMILIES
-from tests.cases import others_weekly
+from tests.cases import WEEKLY, others_weekly
 from tests.lines import json_lines
 
 
@@ -46,7 +46,6 @@ ODD = {
     "eps": {"layer_norm_eps": 1e-5},
     "narrow": {"intermediate_size": 50},
 }
-REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 # Of each family, one head is compared whenever tests run, and test_convert verifies the masked LM
 # of those whose heads differ. Data2Vec computes what RoBERTa does, and ERNIE, but for the types of
 # its tasks, what BERT does.
@@ -126,7 +125,7 @@ def test_every_head_equals_transformers(head, tmp_path, tokenizer, written):
             marks=()
             if head == ("masked_lm" if name in RENAMED else "sequence_classification")
             or (name, head) == ("electra", "multiple_choice")
-            else REPEATED,
+            else WEEKLY,
         )
         for name in sorted(OLDER - {"bert", "xlm-roberta", "camembert"})
         for head in HEADS
@@ -147,7 +146,7 @@ def test_every_head_of_every_family_equals_transformers(
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(x, marks=REPEATED if x in ("eps", "narrow", "three token types") else ())
+        pytest.param(x, marks=WEEKLY if x in ("eps", "narrow", "three token types") else ())
         for x in ODD
     ],
 )
@@ -470,9 +469,7 @@ def test_a_hundred_calls_of_different_shapes_compile_a_dozen_programs(
     assert 0 < compiled_program(model, read_all, **wanted)._cache_size() <= 12
 
 
-@pytest.mark.parametrize(
-    "head", [pytest.param("pretraining", marks=REPEATED), "question_answering"]
-)
+@pytest.mark.parametrize("head", [pytest.param("pretraining", marks=WEEKLY), "question_answering"])
 def test_padding_to_buckets_changes_no_output_and_no_shape(
     head, tmp_path, one_layer_config, tokenizer, written
 ):
@@ -666,7 +663,7 @@ USES = {
     ("use", "replaced"),
     [
         *((use, use == "tagger") for use in USES),
-        *(pytest.param(use, use != "tagger", marks=REPEATED) for use in USES),
+        *(pytest.param(use, use != "tagger", marks=WEEKLY) for use in USES),
     ],
 )
 def test_a_loaded_model_does_not_read_its_directory_again(

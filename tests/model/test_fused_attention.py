@@ -22,9 +22,9 @@ from bertjax.model.fused_attention import (
     flash_attention,
     splash_attention,
 )
+from tests.cases import WEEKLY
 
 ROWS, LENGTH = 2, 256
-REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +113,8 @@ def assert_close_trees(found, expected, tolerance: float) -> None:
     [
         ("gpu", 2, False),
         pytest.param("tpu", 8, False, marks=pytest.mark.slow),
-        *(pytest.param("tpu", *x, marks=REPEATED) for x in ((2, False), (4, True))),
-        *(pytest.param("gpu", *x, marks=REPEATED) for x in ((4, True), (8, False))),
+        *(pytest.param("tpu", *x, marks=WEEKLY) for x in ((2, False), (4, True))),
+        *(pytest.param("gpu", *x, marks=WEEKLY) for x in ((4, True), (8, False))),
     ],
 )
 def test_flash_attention_drops_what_the_compilers_attention_drops(
@@ -148,7 +148,7 @@ def test_flash_attention_drops_what_the_compilers_attention_drops(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", FLASH)
-@pytest.mark.parametrize("length", [pytest.param(128, marks=REPEATED), 512])
+@pytest.mark.parametrize("length", [pytest.param(128, marks=WEEKLY), 512])
 def test_the_bits_of_flash_attention_are_those_of_dropout(platform, length):
     heads, rate, rows = 3, 0.3, jnp.array([4, 9])
     key = jax.random.key(2)
@@ -312,7 +312,7 @@ def local_dropout(rate: float, rows: jax.Array):
     [
         ("gpu", 90),
         pytest.param("tpu", 2, marks=pytest.mark.slow),
-        pytest.param("tpu", 90, marks=REPEATED),
+        pytest.param("tpu", 90, marks=WEEKLY),
     ],
 )
 def test_the_bits_of_local_flash_attention_are_those_of_blocks(platform, window):

@@ -10,6 +10,7 @@ import pytest
 from bertjax.model.attention import attend_locally, masked_softmax
 from bertjax.model.dropout import Dropout
 from bertjax.model.fused_attention import is_in_blocks
+from tests.cases import WEEKLY
 
 
 def attend_to_whole_rows(query, key, value, sequence_ids, window):
@@ -20,7 +21,6 @@ def attend_to_whole_rows(query, key, value, sequence_ids, window):
 
 
 MORE = [(40, 7), (24, 16), (17, 2)]
-REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 
 
 def packed_rows(length: int) -> np.ndarray:
@@ -34,7 +34,7 @@ def packed_rows(length: int) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("length", "window"),
-    [(29, 8), (5, 64), (9, 1), *(pytest.param(*x, marks=REPEATED) for x in MORE)],
+    [(29, 8), (5, 64), (9, 1), *(pytest.param(*x, marks=WEEKLY) for x in MORE)],
 )
 def test_blocks_equal_whole_rows_and_so_do_their_gradients(length, window):
     rng = np.random.default_rng(length)

@@ -9,9 +9,9 @@ import pytest
 
 from bertjax.model import BertConfig, BertForPreTraining, named_config
 from bertjax.weights import init_params, load_model, save_hf
+from tests.cases import WEEKLY
 
 # test_pretrained.py compares models of this size head by head.
-REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 GOLDEN = Path(__file__).parent.parent / "golden" / "tiny_bert"
 
 
@@ -71,7 +71,7 @@ CONFIGS = {
 
 @pytest.mark.parity
 @pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=() if x == "odd" else REPEATED) for x in CONFIGS]
+    "name", [pytest.param(x, marks=() if x == "odd" else WEEKLY) for x in CONFIGS]
 )
 def test_random_weights_give_what_transformers_gives(name, tmp_path, tokenizer):
     torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")

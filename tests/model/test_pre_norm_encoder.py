@@ -12,6 +12,7 @@ import bertjax
 from bertjax.model import HEADS, BertConfig, named_config
 from bertjax.weights import load_model, save_hf
 from bertjax.weights.families import architecture
+from tests.cases import WEEKLY
 
 # Seven layers are layer 0, two periods of local, global, and local ones that are left over.
 ODD = named_config(
@@ -121,9 +122,7 @@ def packed(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize(
-    "unroll", [1, pytest.param(3, marks=(pytest.mark.slow, pytest.mark.exhaustive))]
-)
+@pytest.mark.parametrize("unroll", [1, pytest.param(3, marks=WEEKLY)])
 def test_packed_sequences_give_what_they_give_alone(unroll, random_params):
     """With means of hidden states, and blocks of local attention across borders of sequences."""
     config = dataclasses.replace(ODD, num_hidden_layers=5)
@@ -248,7 +247,7 @@ def test_initial_weights_have_the_deviations_of_the_recipe():
     "head",
     [
         "question_answering",
-        pytest.param("multiple_choice", marks=(pytest.mark.slow, pytest.mark.exhaustive)),
+        pytest.param("multiple_choice", marks=WEEKLY),
     ],
 )
 def test_a_task_with_another_number_of_outputs_gets_a_new_classifier(

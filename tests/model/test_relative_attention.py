@@ -17,7 +17,7 @@ from bertjax.model.relative_attention import relative_rows, shifted
 from bertjax.train.step import make_loss_fn
 from bertjax.weights import load_model, names
 from bertjax.weights.families import config_from_hf
-from tests.cases import others_weekly
+from tests.cases import WEEKLY, others_weekly
 
 ODD = {
     "own projections": {"share_att_key": False},
@@ -41,7 +41,7 @@ REPEATED = ("no position scores", "many buckets", "no relative positions", "narr
     [
         *QUICK,
         *(pytest.param(x, marks=pytest.mark.slow) for x in ODD if x not in (*QUICK, *REPEATED)),
-        *(pytest.param(x, marks=[pytest.mark.slow, pytest.mark.exhaustive]) for x in REPEATED),
+        *(pytest.param(x, marks=WEEKLY) for x in REPEATED),
     ],
 )
 def test_odd_debertas_equal_transformers(change, tmp_path, tiny_family, tokenizer, written):

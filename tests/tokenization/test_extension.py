@@ -13,10 +13,10 @@ from bertjax.tokenization import (
     train_wordpiece,
 )
 from bertjax.tokenization.base import SPECIAL_TOKENS
+from tests.cases import WEEKLY
 
 KINDS = "wordpiece bpe modernbert gemma albert xlm-roberta camembert deberta".split()
 ADD = 30
-REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def unknown_share(tokenizer, texts) -> float:
 OF_SCRIPTS = pytest.mark.parametrize(
     ("name", "script"),
     [
-        pytest.param(name, script, marks=REPEATED if name != "wordpiece" and is_repeated else ())
+        pytest.param(name, script, marks=WEEKLY if name != "wordpiece" and is_repeated else ())
         for script, is_repeated in zip(SCRIPTS, (False, True, True, False), strict=True)
         for name in ("wordpiece", "albert", "xlm-roberta")
     ],

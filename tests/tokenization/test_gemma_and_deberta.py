@@ -33,6 +33,7 @@ from bertjax.tokenization import (
     load_tokenizer,
     train_bpe,
 )
+from tests.cases import WEEKLY
 from tests.tokenization.conftest import (
     GEMMAS,
     METASPACE,
@@ -40,8 +41,6 @@ from tests.tokenization.conftest import (
     sentencepiece_of,
     train_gemma,
 )
-
-REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 
 ODD = [
     "",
@@ -105,7 +104,7 @@ PIECES = ({}, {"user_defined_symbols": ["user", "(5"]})
     ("settings", "pieces"),
     [
         pytest.param(
-            settings, pieces, marks=REPEATED if pieces and settings not in SETTINGS[::4] else ()
+            settings, pieces, marks=WEEKLY if pieces and settings not in SETTINGS[::4] else ()
         )
         for settings in SETTINGS
         for pieces in PIECES
@@ -195,7 +194,7 @@ def mmbert_folder(folder, backend, **config):
     ("byte_fallback", "pre_tokenizer"),
     [
         *((True, METASPACE), (False, OF_GEMMA)),
-        *(pytest.param(*x, marks=REPEATED) for x in ((False, METASPACE), (True, OF_GEMMA))),
+        *(pytest.param(*x, marks=WEEKLY) for x in ((False, METASPACE), (True, OF_GEMMA))),
     ],
     ids=["mmbert", "gemma without bytes", "mmbert without bytes", "gemma"],
 )
@@ -395,7 +394,7 @@ def random_tokenizer(draw, texts):
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=() if seed < 15 else REPEATED) for seed in range(40)]
+    "seed", [pytest.param(seed, marks=() if seed < 15 else WEEKLY) for seed in range(40)]
 )
 def test_a_tokenizer_of_any_parts_is_used_as_it_is(tmp_path, texts, seed):
     draw = random.Random(seed)

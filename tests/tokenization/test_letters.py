@@ -7,6 +7,7 @@ import pytest
 from bertjax import train_tokenizer
 from bertjax.tokenization import load_tokenizer, train_unigram, train_wordpiece
 from bertjax.tokenization.letters import about_letters
+from tests.cases import WEEKLY
 
 # Scripts in which marks are vowels or make other letters, and three in which BERT strips them.
 MARKED = {
@@ -29,7 +30,6 @@ KINDS = ["wordpiece", "unigram", "bpe", "modernbert"]
 ALL = [*MARKED.values(), *(text for text, _ in STRIPPED.values())]
 # Korean syllables fall apart in Unicode's decomposed form, too.
 DECOMPOSED = {**{name: text for name, (text, _) in STRIPPED.items()}, "Korean": "한국어 문장 하나"}
-REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 DNA, PROTEIN = "ACGTTAGCnnacgt" * 20, "MKTAYIAKQRQISFVKSHFSRQ" * 12
 
 
@@ -158,7 +158,7 @@ def test_marks_of_a_rare_script_that_are_stripped_are_said(
     [
         *(("wordpiece", script) for script in DECOMPOSED),
         *(
-            pytest.param("bpe", x, marks=() if x in ("German", "Korean") else REPEATED)
+            pytest.param("bpe", x, marks=() if x in ("German", "Korean") else WEEKLY)
             for x in DECOMPOSED
         ),
     ],

@@ -8,9 +8,9 @@ import pytest
 import tokenizers
 
 from bertjax.tokenization import UnigramTokenizer, extend, load_tokenizer, train_unigram
+from tests.cases import WEEKLY
 
 KINDS = "wordpiece bpe albert xlm-roberta camembert modernbert gemma deberta".split()
-REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 TEXTS = [
     "see <url> now: x<url>y, <url>s",
     "Abc [E1] déf [E1]ghi  two   spaces ",
@@ -129,7 +129,7 @@ def declared_mask(tokenizer):
 
 def one_in(number, cases):
     """Parameters of pairs: those that are not marked have every value, but not every pair."""
-    return [pytest.param(*x, marks=REPEATED if i % number else ()) for i, x in enumerate(cases)]
+    return [pytest.param(*x, marks=WEEKLY if i % number else ()) for i, x in enumerate(cases)]
 
 
 OF_WORDPIECE = [("wordpiece", bare, form) for bare in (False, True) for form in BESIDE]
@@ -352,7 +352,7 @@ PLACES = ("tokenizer_config.json", "tokenizer.json")
 @pytest.mark.parametrize(
     ("name", "saved_in"),
     [
-        pytest.param(name, place, marks=() if place == PLACES[i % 2] else REPEATED)
+        pytest.param(name, place, marks=() if place == PLACES[i % 2] else WEEKLY)
         for i, name in enumerate(KINDS)
         for place in PLACES
     ],
@@ -692,7 +692,7 @@ def test_xlmr_of_transformers_4_gives_its_ids_and_is_extended(
 @pytest.mark.parity
 @pytest.mark.parametrize(
     "script",
-    [pytest.param(x, marks=() if x in ("Latin", "Hindi", "Khmer") else REPEATED) for x in TEN],
+    [pytest.param(x, marks=() if x in ("Latin", "Hindi", "Khmer") else WEEKLY) for x in TEN],
 )
 def test_transformers_gives_the_ids_of_an_extended_xlmr(xlmr_of_transformers_4, tmp_path, script):
     transformers = pytest.importorskip("transformers")

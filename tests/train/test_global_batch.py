@@ -16,6 +16,7 @@ from bertjax.model.sentence_embedding import BertForSentenceEmbedding
 from bertjax.tasks.embedding import EmbedOptions
 from bertjax.tasks.training_data import Labels, row_shape
 from bertjax.train.step import DropoutKey, GlobalLoss, apply_model, device_axis, make_loss_fn
+from tests.cases import WEEKLY
 from tests.rows import make_batch
 from tests.steps import gradients_of
 
@@ -98,9 +99,7 @@ def test_cached_gradients_are_those_of_the_batch_in_one_piece(model, params, bat
     ("devices", "mesh", "steps"),
     [
         pytest.param(8, {}, 2, marks=pytest.mark.slow),
-        pytest.param(
-            4, {"data": 2, "fsdp": 2}, 2, marks=(pytest.mark.slow, pytest.mark.exhaustive)
-        ),
+        pytest.param(4, {"data": 2, "fsdp": 2}, 2, marks=WEEKLY),
     ],
 )
 def test_eight_devices_have_the_negatives_of_the_whole_batch(

@@ -31,11 +31,11 @@ from bertjax.train.step import GlobalLoss, device_axis, make_loss_fn
 from bertjax.weights import load_model, save_hf
 from bertjax.weights.late_interaction import files_of_head
 from bertjax.weights.names import to_hf
+from tests.cases import WEEKLY
 from tests.rows import make_batch, short_run
 from tests.steps import gradients_of
 
 EXAMPLES, TEXTS, ROWS = 12, 3, 16
-REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 LENGTH = 24
 MEAN = {"similarity": "meanmaxsim", "temperature": 0.05}
 
@@ -167,11 +167,11 @@ def value_of(parameter):
         pytest.param(
             {"similarity": "meanmaxsim", "temperature": 0.05}, 8, 2, marks=pytest.mark.slow
         ),
-        pytest.param({"attend_expansion": True}, 1, 4, marks=REPEATED),
-        pytest.param({"loss": "kl", "temperature": 2.0}, 8, 2, marks=REPEATED),
-        pytest.param({"loss": "kl", "similarity": "meanmaxsim"}, 1, 1, marks=REPEATED),
+        pytest.param({"attend_expansion": True}, 1, 4, marks=WEEKLY),
+        pytest.param({"loss": "kl", "temperature": 2.0}, 8, 2, marks=WEEKLY),
+        pytest.param({"loss": "kl", "similarity": "meanmaxsim"}, 1, 1, marks=WEEKLY),
         pytest.param({"loss": "margin", "query_expansion": "none"}, 8, 2, marks=pytest.mark.slow),
-        pytest.param({"loss": "margin", "similarity": "meanmaxsim"}, 1, 2, marks=REPEATED),
+        pytest.param({"loss": "margin", "similarity": "meanmaxsim"}, 1, 2, marks=WEEKLY),
     ],
 )
 @pytest.mark.parametrize("packed", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -221,7 +221,7 @@ def drawn(sentences, number):
     "loss",
     [
         pytest.param("contrastive", marks=pytest.mark.slow),
-        *(pytest.param(x, marks=REPEATED) for x in ("kl", "margin")),
+        *(pytest.param(x, marks=WEEKLY) for x in ("kl", "margin")),
     ],
 )
 def test_fifty_steps_have_the_losses_and_weights_of_sentence_transformers(

@@ -11,6 +11,7 @@ from bertjax import prepare, pretrain
 from bertjax.config import PrepareConfig, PretrainConfig, load_config_file
 from bertjax.tokenization import load_tokenizer, train_modernbert_bpe, train_wordpiece
 from bertjax.train.optimizer import make_schedule
+from tests.cases import WEEKLY
 from tests.tokenization.test_esm_tokenizer import VOCABULARY
 
 SIZES = (
@@ -54,7 +55,7 @@ def test_the_learning_rate_of_esm2_is_a_tenth_after_nine_tenths_of_the_steps():
     [
         "esm2_8m",
         *(
-            pytest.param(name, marks=(pytest.mark.slow, pytest.mark.exhaustive))
+            pytest.param(name, marks=WEEKLY)
             for name in ("esm2_150m", "nomic_bert_base", "eurobert_210m")
         ),
     ],

@@ -9,7 +9,7 @@ from bertjax.model import HEADS
 from bertjax.model.bert import MODEL_INPUTS
 from bertjax.tasks.training_data import Labels, row_shape
 from bertjax.train.step import make_loss_fn
-from tests.cases import others_weekly
+from tests.cases import WEEKLY, others_weekly
 from tests.rows import make_batch
 
 LENGTHS = [5, 9, 14, 4, 7, 11]
@@ -62,13 +62,12 @@ def heads(one_layer_config, random_params):
 
 
 PACKED_AS_CLASSES = ("multi_label", "distribution", "regression")
-REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 
 
 @pytest.mark.parametrize(
     "kind",
     [  # Other labels of a sequence are packed as classes are.
-        pytest.param(kind, marks=REPEATED if kind in PACKED_AS_CLASSES else ()) for kind in HEAD
+        pytest.param(kind, marks=WEEKLY if kind in PACKED_AS_CLASSES else ()) for kind in HEAD
     ],
 )
 def test_packed_rows_give_loss_and_gradients_of_their_sequences_alone(kind, heads, tiny_config):

@@ -27,6 +27,7 @@ from bertjax.train.program import Program
 from bertjax.train.recipes import make_recipe
 from bertjax.weights import load_model, save_hf
 from bertjax.weights.adapters import adapter_files
+from tests.cases import WEEKLY
 from tests.lines import json_lines
 from tests.rows import make_batch
 from tests.steps import run_until
@@ -289,7 +290,7 @@ def test_a_merged_kernel_gives_the_outputs_of_kernel_and_adapter(classifier):
         ("bert", "sequence_classification", ()),
         ("modernbert", "question_answering", ("Wqkv", "mlp.Wo")),
         *(
-            pytest.param(*case, marks=[pytest.mark.slow, pytest.mark.exhaustive])
+            pytest.param(*case, marks=WEEKLY)
             for case in (
                 ("bert", "question_answering", ("query", "value", "output.dense")),
                 ("bert", "sentence_embedding", ()),

@@ -17,6 +17,7 @@ from bertjax.model import HEADS, heads, named_config
 from bertjax.model.dropout import row_uniforms
 from bertjax.train.step import make_loss_fn
 from bertjax.weights import load_model, names, save_hf
+from tests.cases import WEEKLY
 from tests.lines import json_lines
 from tests.steps import run_until
 
@@ -138,7 +139,7 @@ def test_losses_and_gradients_equal_a_restatement_in_pytorch(
     [
         50,
         pytest.param(300, marks=pytest.mark.slow),
-        pytest.param(128, marks=[pytest.mark.slow, pytest.mark.exhaustive]),
+        pytest.param(128, marks=WEEKLY),
     ],
 )
 def test_words_are_sampled_with_the_frequencies_of_the_softmax(size):

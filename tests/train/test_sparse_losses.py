@@ -26,11 +26,11 @@ from bertjax.train.step import GlobalLoss, device_axis
 from bertjax.weights import load_model
 from bertjax.weights.families import config_from_hf
 from bertjax.weights.names import to_hf
+from tests.cases import WEEKLY
 from tests.rows import make_batch
 from tests.steps import gradients_of
 
 EXAMPLES, TEXTS, ROWS = 12, 3, 16
-REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 KINDS = {"contrastive": "contrastive", "margin": "distilled", "kl": "distilled"}
 
 
@@ -136,9 +136,9 @@ def ours(loaded, loss, batch, devices=1, steps=1):
     ("length", "devices", "steps"),
     [
         (16 * TEXTS, 1, 1),
-        pytest.param(128, 1, 2, marks=REPEATED),
+        pytest.param(128, 1, 2, marks=WEEKLY),
         pytest.param(128, 8, 2, marks=pytest.mark.slow),
-        pytest.param(16 * TEXTS, 8, 1, marks=REPEATED),
+        pytest.param(16 * TEXTS, 8, 1, marks=WEEKLY),
     ],
 )
 def test_losses_and_gradients_are_those_of_the_library(
@@ -236,7 +236,7 @@ STEPS, PEAK = 50, 2e-4
     "loss",
     [
         pytest.param("margin", marks=pytest.mark.slow),
-        *(pytest.param(x, marks=REPEATED) for x in ("contrastive", "kl")),
+        *(pytest.param(x, marks=WEEKLY) for x in ("contrastive", "kl")),
     ],
 )
 def test_fifty_steps_have_the_losses_of_the_library(library, folder, loss):

@@ -22,10 +22,10 @@ from bertjax.train.step import (
     create_train_state,
     make_loss_fn,
 )
+from tests.cases import WEEKLY
 
 ROWS, LENGTH, PREDICTIONS = 32, 16, 3
 ALL_TRAINED = Recipe()
-REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 
 
 def random_batch(vocab_size):
@@ -165,8 +165,8 @@ def test_split_parameters_equal_whole_ones(tiny, tiny_config, batch, one_device,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=REPEATED), 8])
-@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=REPEATED), 0.3])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=WEEKLY), 8])
+@pytest.mark.parametrize("dropout", [pytest.param(0.0, marks=WEEKLY), 0.3])
 def test_four_microbatches_equal_one_batch(tiny, tiny_config, batch, one_device, devices, dropout):
     found = Setup(tiny_config, devices, accumulation=4, dropout=dropout).run(tiny[1], batch)
     assert_close(found, one_device(dropout))

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 import bertjax
 from bertjax.weights import load_model
 from bertjax.weights.adapters import read_settings
+from tests.cases import WEEKLY
 from tests.weights.test_load import config_of
 
 torch, transformers = (
@@ -163,11 +164,7 @@ OTHERS = {
     [
         *(("modernbert", task) for task in ("SEQ_CLS", "TOKEN_CLS")),
         *(pytest.param(x, "SEQ_CLS", marks=pytest.mark.slow) for x in OTHERS if x != "modernbert"),
-        *(
-            pytest.param(x, "TOKEN_CLS", marks=(pytest.mark.slow, pytest.mark.exhaustive))
-            for x in OTHERS
-            if x != "modernbert"
-        ),
+        *(pytest.param(x, "TOKEN_CLS", marks=WEEKLY) for x in OTHERS if x != "modernbert"),
     ],
 )
 def test_adapters_of_all_families_are_merged(base, tmp_path, family, task):

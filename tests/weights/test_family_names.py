@@ -20,6 +20,7 @@ from bertjax.weights.families import (
     with_pad_token,
 )
 from bertjax.weights.fill import param_shapes
+from tests.cases import WEEKLY
 
 # Other sizes of a family differ in numbers only, and other families in names.
 QUICK = (
@@ -29,7 +30,7 @@ QUICK = (
     *("esm2-t6-8m", "esmc-300m", "rembert", "megatron-bert-uncased-345m"),
 )
 RELATIVES = [
-    pytest.param(name, marks=() if name in QUICK else (pytest.mark.slow, pytest.mark.exhaustive))
+    pytest.param(name, marks=() if name in QUICK else WEEKLY)
     for name in MODEL_SIZES
     if not name.startswith("bert")
 ]

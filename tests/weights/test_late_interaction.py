@@ -20,9 +20,9 @@ from bertjax.tasks.late_interaction import maxsim
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights.families import with_pad_token
 from bertjax.weights.hf import open_weights
+from tests.cases import WEEKLY
 
 pytestmark = pytest.mark.parity
-REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 FAMILIES = ("bert", "roberta", "deberta-v2", "modernbert")
 TOKENS = "token_embeddings"
 EXPANDED = {"query_expansion": {"strategy": "fixed", "length": 12}}
@@ -161,7 +161,7 @@ def compare(library, directory, model, texts, atol=1e-5):
     [
         0,
         pytest.param(1, marks=pytest.mark.slow),
-        *(pytest.param(i, marks=REPEATED) for i in range(2, 10)),
+        *(pytest.param(i, marks=WEEKLY) for i in range(2, 10)),
     ],
 )
 def test_random_modules_are_followed_and_written_again(

@@ -20,14 +20,13 @@ from bertjax.weights.families import (
     unknown_fields,
 )
 from bertjax.weights.load import with_masked_lm
-from tests.cases import others_weekly
+from tests.cases import WEEKLY, others_weekly
 
 torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
 transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
 pytestmark = pytest.mark.parity
 
 IDS = np.array([[5, 6, 7, 8, 9, 10, 11, 12]])
-REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 # Those of other families are RoBERTa's or BERT's under another prefix.
 RENAMED = ("xlm-roberta", "camembert", "data2vec-text", "ernie")
 QUICK = ("bert", "deberta-v2", "modernbert")
@@ -36,7 +35,7 @@ QUICK = ("bert", "deberta-v2", "modernbert")
 OTHERWISE = ("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "esm", "esmc", "rembert")
 OTHERWISE += ("bert-generation",)
 OF_FAMILIES = [
-    pytest.param(x, marks=REPEATED if x in RENAMED else () if x in QUICK else pytest.mark.slow)
+    pytest.param(x, marks=WEEKLY if x in RENAMED else () if x in QUICK else pytest.mark.slow)
     for x in FAMILIES
     if x not in OTHERWISE
 ]
@@ -468,7 +467,7 @@ def test_modernbert_may_have_few_layers(saved, layers, tmp_path):
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(x, marks=() if x in ("bert", "deberta-v2", "modernbert") else REPEATED)
+        pytest.param(x, marks=() if x in ("bert", "deberta-v2", "modernbert") else WEEKLY)
         for x in FAMILIES
     ],
 )
@@ -502,7 +501,7 @@ def test_quantisation_in_a_config_is_refused(saved, method):
 
 
 @pytest.mark.parametrize(
-    "family", ["roberta", *(pytest.param(x, marks=REPEATED) for x in ("xlm-roberta", "camembert"))]
+    "family", ["roberta", *(pytest.param(x, marks=WEEKLY) for x in ("xlm-roberta", "camembert"))]
 )
 def test_positions_pass_over_the_padding_token_wherever_it_stands(saved, family):
     _, folder, config = saved(family)
@@ -550,7 +549,7 @@ def test_a_part_of_a_head_is_not_kept(saved, tmp_path):
         ("bert", "sequence_classification"),
         ("distilbert", "question_answering"),
         *(
-            pytest.param(family, head, marks=REPEATED)
+            pytest.param(family, head, marks=WEEKLY)
             for family in ("roberta", "albert")
             for head in ("sequence_classification", "question_answering")
         ),

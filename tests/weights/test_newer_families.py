@@ -29,6 +29,7 @@ from bertjax.weights.families import (
 )
 from bertjax.weights.hf import save_hf
 from bertjax.weights.newer_families import NEWER_FAMILIES
+from tests.cases import WEEKLY
 
 ACTIVATIONS = ("gelu", "relu", "gelu_new", "silu")
 OF_TRANSFORMERS = (
@@ -416,7 +417,7 @@ def marks_of(family, seed):
         return ()
     if seed < 1:
         return pytest.mark.slow
-    return (pytest.mark.slow, pytest.mark.exhaustive)
+    return WEEKLY
 
 
 @pytest.mark.parity

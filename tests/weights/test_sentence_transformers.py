@@ -17,6 +17,7 @@ from bertjax.tasks import finetune_config
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights import sentence_transformers as files
 from bertjax.weights.source import open_source
+from tests.cases import WEEKLY
 
 pytestmark = pytest.mark.parity
 MODEL = "config_sentence_transformers.json"
@@ -201,7 +202,7 @@ def theirs(library, folder, texts, **options):
     [
         *QUICK,
         *(pytest.param(x, marks=pytest.mark.slow) for x in CASES if x not in (*QUICK, *REPEATED)),
-        *(pytest.param(x, marks=[pytest.mark.slow, pytest.mark.exhaustive]) for x in REPEATED),
+        *(pytest.param(x, marks=WEEKLY) for x in REPEATED),
     ],
 )
 def test_embeddings_equal_those_of_sentence_transformers(library, save, texts, tmp_path, case):

@@ -18,13 +18,13 @@ from bertjax.model import sparse_embedding
 from bertjax.weights import load_model
 from bertjax.weights.sentence_transformers import Read
 from bertjax.weights.sparse_modules import SparseModules, following_sparse, sparse_files
+from tests.cases import WEEKLY
 
-REPEATED = (pytest.mark.slow, pytest.mark.exhaustive)
 FAMILIES = ("bert", "roberta", "deberta-v2", "modernbert")
 ROLES = ("query", "document", None)
 MANY = [
     *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 8)),
-    *(pytest.param(seed, marks=REPEATED) for seed in (2, 3, *range(8, 40))),
+    *(pytest.param(seed, marks=WEEKLY) for seed in (2, 3, *range(8, 40))),
 ]
 
 
