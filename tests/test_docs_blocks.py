@@ -22,9 +22,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from bertjax.model import named_config
 from bertjax.tokenization import WordPieceTokenizer, load_tokenizer, train_wordpiece
 from bertjax.train import experiments as variants
 from tests.test_readme import ROOT
+from tests.tokenization.test_esm_tokenizer import VOCABULARY
 
 # Pages whose blocks are executed, in this order, in one folder: later pages use what earlier ones
 # have written.
@@ -33,6 +35,7 @@ PAGES = (
         "index",
         "pretrain",
         "languages",
+        "proteins",
         "continue_pretraining",
         "distillation",
         "finetune",
@@ -92,6 +95,9 @@ SMALL = {
     ),
     "pretrain --config configs/pretrain/electra_small.py": (
         f"{SMALL_RUN} {SMALL_PHASE.format(0, 128)}"
+    ),
+    "pretrain --config configs/pretrain/esm2_8m.py": (
+        f"{SMALL_PHASE.format(0, 128)} --optimizer.warmup_steps 1 --eval_rows 8 --unroll 1"
     ),
     "finetune --task=rte --init my-bert": f"{FINETUNE} --seeds 2",
     "finetune --task=rte --init distilled": FINETUNE,
@@ -290,6 +296,17 @@ def write_model(folder, written, tiny_config, vocabulary):
     written(folder, config, "pretraining", WordPieceTokenizer(vocab, do_lower_case=True))
 
 
+def write_esm(folder, written):
+    """Writes a small ESM-2 with the vocabulary of the published ones."""
+    tokenizer = folder.with_name("tokenizer")
+    tokenizer.mkdir(parents=True)
+    (tokenizer / "vocab.txt").write_text("\n".join(VOCABULARY))
+    (tokenizer / "tokenizer_config.json").write_text('{"tokenizer_class": "EsmTokenizer"}')
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
+    config = named_config("esm2-t6-8m", num_hidden_layers=2, **sizes)
+    written(folder, config, "masked_lm", load_tokenizer(tokenizer))
+
+
 @pytest.fixture
 def reader(tmp_path, monkeypatch, sentences, written, tiny_config):
     """The folder of a reader who has the files that the pages name; returns the folder."""
@@ -378,6 +395,7 @@ def test_every_block_runs(reader, written, tiny_config, sentences, pages):
         write_model(folder, written, tiny_config, vocabulary)
 
     write_model(reader / "hub/bert-base-uncased", written, tiny_config, learnt)
+    write_esm(reader / "hub/facebook/esm2_t6_8M_UR50D", written)
     parsed = [command for page in pages for command in run_blocks(page, reader, make_model)]
     print("only parsed:", *parsed, sep="\n")
     assert (reader / "answers.csv").read_text().count("\n") == 10

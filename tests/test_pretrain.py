@@ -439,6 +439,13 @@ def test_sentence_pairs_for_a_family_without_their_head_are_refused_with_what_he
     assert "sequence_classification" not in str(raised.value)
 
 
+def test_sentence_pairs_for_a_model_without_a_pooler_are_refused(config, tiny_family, tmp_path):
+    modernbert = tiny_family("modernbert")
+    config = dataclasses.replace(config, model=modernbert, workdir=str(tmp_path / "run"))
+    with pytest.raises(ValueError, match="(?s)modernbert has no head.*no pooler.*--head masked_lm"):
+        make_job(config)
+
+
 def test_data_whose_tokenizer_was_exchanged_is_refused(config, prepared, tmp_path, sentences):
     shutil.copytree(prepared, tmp_path / "data")
     train_wordpiece([s[::-1] for s in sentences], vocab_size=90).save(tmp_path / "data")
@@ -510,7 +517,7 @@ def test_a_model_with_fewer_embeddings_than_tokens_is_refused(config, tmp_path):
         pretrain.run(dataclasses.replace(config, workdir=str(tmp_path), model=small))
 
 
-@pytest.mark.parametrize("vocab_size", [0, 30522])
+@pytest.mark.parametrize("vocab_size", [0, 128, 30522])
 def test_rows_that_no_token_uses_and_all_lengths_that_are_needed_are_named(
     config, tmp_path, capsys, vocab_size
 ):
@@ -522,7 +529,7 @@ def test_rows_that_no_token_uses_and_all_lengths_that_are_needed_are_named(
     with pytest.raises(ValueError, match=r"\[16, 32\] tokens, .* max_length=16, 32, 64"):
         pretrain.run(changed)
     warned = "rows would only make the run slower" in capsys.readouterr().out
-    assert warned == bool(vocab_size)
+    assert warned == (vocab_size > 128)
 
 
 def test_a_workdir_with_other_files_is_left_alone(config, tmp_path):

@@ -93,6 +93,16 @@ def _states_to_predict(encoded: Outputs, rows: Rows) -> jax.Array:
     return take_positions(x, rows.masked_positions)
 
 
+def _pooled(encoded: Outputs) -> jax.Array:
+    """Returns what the head for sentence pairs reads."""
+    if "pooler_output" not in encoded:
+        raise ValueError(
+            "The model has no pooler, which the head for sentence pairs reads: give --head "
+            "masked_lm, which does not use sentence pairs."
+        )
+    return encoded["pooler_output"]
+
+
 class BertForPreTraining(BertWithHead):
     """A model with the heads for masked language modelling and next sentence prediction.
 
@@ -113,7 +123,7 @@ class BertForPreTraining(BertWithHead):
 
     def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
         x = _states_to_predict(encoded, rows)
-        next_sentence = self.seq_relationship(encoded["pooler_output"])
+        next_sentence = self.seq_relationship(_pooled(encoded))
         return {
             "prediction_logits": self.predictions(x, self.bert.attend),
             "seq_relationship_logits": next_sentence.astype(jnp.float32),
@@ -429,7 +439,7 @@ class BertForNextSentencePrediction(BertWithHead):
         self.seq_relationship = Linear(self.config, 2, self.dtype)
 
     def head_outputs(self, encoded: Outputs, rows: Rows) -> Outputs:
-        logits = self.seq_relationship(encoded["pooler_output"])
+        logits = self.seq_relationship(_pooled(encoded))
         return {"logits": logits.astype(jnp.float32)}
 
 

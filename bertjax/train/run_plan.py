@@ -359,8 +359,8 @@ def _check_model(config: PretrainConfig, metadata: Metadata) -> None:
         architecture(config.model, str(config.head))
 
 
-def _fitting_vocabulary(size: int) -> str:
-    return f"--model.vocab_size {-(-size // 64) * 64}"  # as that of an extended model
+def _fitting_rows(size: int) -> int:
+    return -(-size // 64) * 64  # as those of an extended model
 
 
 def _check_vocabulary(config: PretrainConfig, size: int) -> None:
@@ -368,7 +368,7 @@ def _check_vocabulary(config: PretrainConfig, size: int) -> None:
     if size > rows:
         raise ValueError(
             f"The data was prepared with {size} tokens, but the model has vocab_size={rows}: "
-            f"use {_fitting_vocabulary(size)}."
+            f"use --model.vocab_size {_fitting_rows(size)}."
         )
 
 
@@ -382,11 +382,11 @@ def _check_lengths(config: PretrainConfig, metadata: Metadata) -> None:
 
 
 def _lines_of_vocabulary(rows: int, size: int) -> list[str]:
-    if rows <= 2 * size:
+    if rows <= max(2 * size, _fitting_rows(size)):
         return []
     return [
         f"warning: the tokenizer has {size:,} entries: {rows - size:,} more rows would "
-        f"only make the run slower; give {_fitting_vocabulary(size)}"
+        f"only make the run slower; give --model.vocab_size {_fitting_rows(size)}"
     ]
 
 

@@ -16,7 +16,7 @@ from bertjax.config import OptimizerConfig, Phase, PretrainConfig, named_config
 
 config = PretrainConfig(
     model=named_config("esm2-t6-8m"),
-    phases=(Phase(num_steps=500_000, max_length=1024, batch_size=2048, accumulation_steps=2),),
+    phases=(Phase(num_steps=500_000, max_length=1024, batch_size=2048, accumulation_steps=4),),
     optimizer=OptimizerConfig(
         recipe="adamw",
         schedule="hf",

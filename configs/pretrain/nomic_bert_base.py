@@ -14,6 +14,7 @@ by other positions at inference, which are refused here. This file has not been 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, named_config
 
 config = PretrainConfig(
+    head="masked_lm",
     model=named_config("nomic-embed-text-v1.5", classifier_dropout=0.0),
     phases=(Phase(num_steps=100_000, max_length=2048, batch_size=4096, accumulation_steps=8),),
     optimizer=OptimizerConfig(
