@@ -1,7 +1,7 @@
 """Configs of encoders, with field names as in Hugging Face's config.json, and of known models."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from bertjax.base.checked import AtLeast0, Checked, Count, NonNegative, Positive, Rate
@@ -22,6 +22,22 @@ DROPOUT_FIELDS = (
     "mlp_dropout",
     "mlp_output_dropout",
 )
+
+
+# {rope_type: the fields that it reads, which are keys of transformers' `rope_parameters` with
+# "rope_" before}.
+ROPE_FIELDS: dict[str, Sequence[str]] = {
+    "default": [],
+    "linear": ["rope_factor"],
+    "dynamic": ["rope_factor"],
+    "yarn": """
+rope_factor rope_original_max_position_embeddings rope_beta_slow rope_beta_fast
+rope_attention_factor
+""".split(),
+    "llama3": """
+rope_factor rope_original_max_position_embeddings rope_low_freq_factor rope_high_freq_factor
+""".split(),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,6 +181,27 @@ class BertConfig(Checked):
     local_rope_theta: Positive | None = None
     """Base of the rotary position embedding in layers with local attention; None:
     global_rope_theta."""
+    rope_type: Literal["default", "linear", "dynamic", "yarn", "llama3"] = "default"
+    """With global_rope_theta: which rotations are slowed in layers with global attention, by the
+    names of transformers: none (default); none up to max_position_embeddings, which no row exceeds
+    here (dynamic); all (linear); or the slow ones (yarn, Peng et al. 2023, and llama3)."""
+    rope_factor: Positive = 1.0
+    """With rope_type: the number by which the speeds of slowed rotations are divided."""
+    rope_original_max_position_embeddings: Size = 512
+    """With rope_type yarn or llama3: the number of positions in which rotations are counted, the
+    length of the rows in a training before, with the usual speeds."""
+    rope_beta_slow: Positive = 1.0
+    """With rope_type yarn: pairs of elements with at most so many rotations are slowed by
+    rope_factor."""
+    rope_beta_fast: Positive = 32.0
+    """With rope_type yarn: pairs of elements with at least so many rotations are not slowed."""
+    rope_attention_factor: Positive | None = None
+    """With rope_type yarn: the number by which rotated queries and keys are multiplied; None: 0.1
+    ln(rope_factor) + 1, at least 1."""
+    rope_low_freq_factor: Positive = 1.0
+    """With rope_type llama3: as rope_beta_slow."""
+    rope_high_freq_factor: Positive = 4.0
+    """With rope_type llama3: as rope_beta_fast."""
     local_attention: Size | None = None
     """Window of layers with local attention in tokens: a token attends to the tokens of its
     sequence that are at most half of it away; needs pre_norm; None: all layers have global
@@ -334,11 +371,14 @@ class BertConfig(Checked):
                 "residual_scale_layers",
             )
             self.refuse_set(names, "without pre_norm=True", reason)
+        others = {*ROPE_FIELDS["yarn"], *ROPE_FIELDS["llama3"]} - {*ROPE_FIELDS[self.rope_type]}
+        self.refuse_set([*others], f"with rope_type={self.rope_type}", "it does not read it")
         if self.local_attention is not None:
             reason = "local attention reads both sides"
             self.refuse_set(("is_decoder",), "with local_attention", reason)
         if self.global_rope_theta is None:
             names = ("local_rope_theta", "rope_interleaved", "rotary_value", "stored_rope")
+            names = (*names, "rope_type")
             self.refuse_set(names, "without global_rope_theta", "no position is rotated")
             return
         reason = "rotary positions replace those of attention"

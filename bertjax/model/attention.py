@@ -47,6 +47,36 @@ def rotation_rates(head_size: int, theta: float) -> jax.Array:
     return 1.0 / theta**exponents
 
 
+def slowed_rotation(config: BertConfig, position_ids: jax.Array, theta: float) -> Rotation:
+    """Computes the rotations that `config.rope_type` slows, as transformers 5 does.
+
+    Of YaRN, it is Peng et al. 2023, 3.2 and 3.4; pairs of coordinates are counted in whole numbers.
+    """
+    size, factor = config.head_size, config.rope_factor
+    original = config.rope_original_max_position_embeddings / math.tau
+    pairs = np.arange(size // 2)
+    kept = 0.0 * pairs  # the shares of the rates that are not slowed
+    magnitude = 1.0
+    if config.rope_type == "llama3":
+        slow, fast = config.rope_low_freq_factor, config.rope_high_freq_factor
+        rotations = original / theta ** (2 * pairs / size)
+        kept = (rotations - slow) / (fast - slow)
+    if config.rope_type == "yarn":
+        bounds = np.log([original / config.rope_beta_fast, original / config.rope_beta_slow])
+        first, last = bounds * size / (2 * np.log(theta))
+        first, last = max(np.floor(first), 0), min(np.ceil(last), size - 1)
+        if first == last:
+            last += 0.001
+        kept = (last - pairs) / (last - first)
+        usual = 0.1 * math.log(max(factor, 1.0)) + 1.0
+        magnitude = config.rope_attention_factor or usual
+    kept = kept.clip(0.0, 1.0)
+    slowed = kept + (1.0 - kept) / factor
+    rates = rotation_rates(size, theta) * slowed.astype(np.float32)
+    cos, sin = rotation(position_ids, rates)
+    return Rotation(cos * magnitude, sin * magnitude)
+
+
 def rotation(position_ids: jax.Array, rates: jax.Array) -> Rotation:
     """Computes the rotations for `position_ids` int [B, L], which restart at every sequence."""
     positions = position_ids[:, :, None, None].astype(jnp.float32)

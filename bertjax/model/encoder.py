@@ -33,6 +33,7 @@ from bertjax.model.attention import (
     position_table,
     rotation,
     rotation_rates,
+    slowed_rotation,
 )
 from bertjax.model.dropout import Dropout, rate_of
 from bertjax.model.embeddings import layer_norm
@@ -154,11 +155,13 @@ def rotation_of(
     position_ids: jax.Array,
     theta: float | None,
     stored: jax.Array | None = None,
+    *,
+    slowed: bool = True,
 ) -> Rotation | None:
     """Returns the rotations for `position_ids` int [B, L]; None: there are none.
 
     `theta` is the base of the rotary positions, and `stored` are rates that replace those that
-    follow from it.
+    follow from it. `slowed` says whether `config.rope_type` has an effect.
     """
     if theta is None:
         return None
@@ -168,6 +171,8 @@ def rotation_of(
         table = position_table(config.max_position_embeddings, config.head_size, theta)
         sin, cos = jnp.split(jnp.asarray(table)[position_ids][:, :, None], 2, axis=-1)
         return Rotation(cos, sin)
+    if slowed and config.rope_type not in ("default", "dynamic"):
+        return slowed_rotation(config, position_ids, theta)
     return rotation(position_ids, rotation_rates(config.head_size, theta))
 
 
@@ -477,7 +482,7 @@ class PreNormEncoder(Encoder):
         nearby = config.local_rope_theta or everywhere
         return {
             True: rotation_of(config, position_ids, everywhere, stored),
-            False: rotation_of(config, position_ids, nearby, stored),
+            False: rotation_of(config, position_ids, nearby, stored, slowed=False),
         }
 
     def _run_all(

@@ -22,7 +22,14 @@ from bertjax.weights.family import (
     parse_fields,
     parse_renames,
 )
-from bertjax.weights.newer_families import NEWER_DEFAULTS, NEWER_FAMILIES
+from bertjax.weights.newer_families import (
+    NEWER_DEFAULTS,
+    NEWER_FAMILIES,
+    SCALED_ROPE,
+    read_rope,
+    without_rope,
+    write_rope,
+)
 
 # Fields of BertConfig that affect only the initialisation; no `config.json` has them.
 _INIT_FIELDS = ("sinusoidal_pos_embds",)
@@ -70,7 +77,7 @@ def _read_modernbert(values: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("local_attention=null: it must be a number of tokens.")
     for name in ("rope_parameters", "layer_types", "position_embedding_type", "rope_scaling"):
         fields.pop(name, None)  # the position_embedding_type of Ettin is "sans_pos"
-    fields |= _thetas(values)
+    fields |= _rotations(values)
     fields["global_attn_every_n_layers"] = _period(values)
     # What transformers has one rate for: after attention's softmax and after its output; in all
     # heads.
@@ -96,34 +103,34 @@ def _write_modernbert(fields: Mapping[str, Any]) -> dict[str, Any]:
     layers = values["num_hidden_layers"]
     period = values["global_attn_every_n_layers"]
     values["layer_types"] = _layer_types(layers, period)
+    local = {"rope_type": "default", "rope_theta": values["local_rope_theta"]}
     values["rope_parameters"] = {
-        kind: {"rope_type": "default", "rope_theta": values[name]}
-        for name, kind in _ROPE_KINDS.items()
+        "full_attention": write_rope(values, values["global_rope_theta"]),
+        "sliding_attention": local,
     }
-    return values | dict.fromkeys(_TOKEN_IDS)
+    return without_rope(values) | dict.fromkeys(_TOKEN_IDS)
 
 
-def _thetas(values: Mapping[str, Any]) -> dict[str, float]:
-    """Returns `global_rope_theta` and `local_rope_theta`; `rope_parameters` takes precedence."""
-    rope = values.get("rope_parameters") or {}
-    scaled = values.get("rope_scaling")
-    thetas = {}
+def _rotations(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of the rotary positions; `rope_parameters` takes precedence."""
+    ropes = values.get("rope_parameters") or {}
+    read = []
     for name, kind in _ROPE_KINDS.items():
-        own = rope
-        if isinstance(rope, dict):
-            own = rope.get(kind)
-        if not isinstance(own, dict | None) or not isinstance(rope, dict):
-            raise ValueError(f"rope_parameters={brief(rope)}: it must map {kind} to its settings.")
-        own = own or {}
-        if scaled or own.get("rope_type", "default") != "default":
-            raise ValueError(
-                f"rope_parameters={brief(rope)}, rope_scaling={brief(scaled)}: scaled rotary "
-                "positions are not supported, only rope_type='default' is."
-            )
-        thetas[name] = own.get("rope_theta", values.get(name, _ROPE_DEFAULTS[name]))
-    if thetas["local_rope_theta"] is None:  # transformers 4: as in the global layers
-        thetas["local_rope_theta"] = thetas["global_rope_theta"]
-    return thetas
+        if not isinstance(ropes, dict) or not isinstance(ropes.get(kind), dict | None):
+            raise ValueError(f"rope_parameters={brief(ropes)}: it must map {kind} to its settings.")
+        rope = ropes.get(kind) or {"rope_type": "default"}
+        rope |= values.get("rope_scaling") or {}
+        read.append(read_rope(rope, values.get(name, _ROPE_DEFAULTS[name])))
+    everywhere, nearby = read
+    if nearby["rope_type"] != "default":
+        raise ValueError(
+            f"rope_parameters={brief(ropes)}, rope_scaling={brief(values.get('rope_scaling'))}: "
+            "scaled rotary positions are supported in layers of full_attention alone."
+        )
+    # transformers 4, without a local base: as in the global layers
+    theta = everywhere.pop("rope_theta")
+    local_theta = nearby["rope_theta"] or theta
+    return everywhere | {"global_rope_theta": theta, "local_rope_theta": local_theta}
 
 
 def _layer_types(layers: int, period: int) -> list[str]:
@@ -434,7 +441,8 @@ mlp.Wo     output.dense
 """,
             ),
         ),
-        parse_fields("""
+        SCALED_ROPE
+        | parse_fields("""
 vocab_size
 hidden_size
 num_hidden_layers

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.base.files import brief
-from bertjax.config.model import BertConfig
+from bertjax.config.model import ROPE_FIELDS, BertConfig
 from bertjax.model.attention import position_table
 from bertjax.weights.family import (
     COMMON,
@@ -23,45 +23,82 @@ from bertjax.weights.family import (
 
 _CAUSAL = {"is_decoder": "is_decoder"}
 _CLASSIFIER = {"classifier_dropout": "classifier_dropout"}
-_ROPE = {"rope_theta": "global_rope_theta"}
+_THETA = {"rope_theta": "global_rope_theta"}
+SCALED_ROPE = {name: name for name in ("rope_type", *ROPE_FIELDS["yarn"], *ROPE_FIELDS["llama3"])}
+_ROPE = _THETA | SCALED_ROPE
+# Values of keys of `rope_parameters` without which transformers has these.
+_USUAL = {
+    "beta_slow": 1.0,
+    "beta_fast": 32.0,
+    "attention_factor": None,
+    "truncate": True,
+    "partial_rotary_factor": 1.0,
+}
 # Heads of which transformers has the encoder alone for families with classifiers of texts and words
 # only; what these heads write, transformers reads as the encoder.
 _NO_CLASSES = ("question_answering", "multiple_choice")
 
 
-def rope_theta(values: Mapping[str, Any], default: float) -> float:
-    """Returns the base of the rotary positions in a `config.json`, or `default`.
+def read_rope(rope: Any, theta: float) -> dict[str, Any]:
+    """Returns `rope_theta` and the fields of BertConfig that an entry of `rope_parameters` gives.
 
-    transformers 4 wrote `rope_theta`, and transformers 5 writes `rope_parameters`, which goes
-    first. Raises ValueError if the positions are scaled, or only a part of a head is rotated.
+    `theta` is the base if the entry has none.
+
+    Raises:
+        ValueError: a key is missing, unknown or, like `partial_rotary_factor`, without effect in
+            transformers; or the rotations depend on other texts of a batch, as those of longrope.
     """
-    rope = values.get("rope_parameters") or {}
-    scaling = values.get("rope_scaling")
-    others = {}
-    if isinstance(rope, dict):
-        others = dict(rope)
-    theta = others.pop("rope_theta", values.get("rope_theta") or default)
-    usual = {"rope_type": "default", "partial_rotary_factor": 1.0}
-    if others.items() - usual.items() or scaling or not isinstance(rope, dict):
+    if not isinstance(rope, dict):
+        raise ValueError(f"rope_parameters={brief(rope)}: it must map names to values.")
+    content = _USUAL | {"rope_theta": theta, "rope_type": rope.get("type", "default")} | rope
+    kind = content["rope_type"]
+    own = ROPE_FIELDS.get(kind)
+    if own is None:
+        raise ValueError(f"rope_type={brief(kind)} is not supported: use {', '.join(ROPE_FIELDS)}.")
+    keys = [name.removeprefix("rope_") for name in own]
+    missing = [key for key in keys if key not in content]
+    for key in content.keys() - {*keys, "rope_theta", "rope_type", "type"}:
+        if content[key] not in (None, _USUAL.get(key)):
+            missing.append(key)
+    if missing:
         raise ValueError(
-            f"rope_parameters={brief(rope)}, rope_scaling={brief(scaling)}: scaled and partial "
-            "rotary positions are not supported, only rope_type='default' is."
+            f"rope_parameters={brief(rope)}: {', '.join(sorted(missing))} is missing, or not "
+            f"supported with rope_type={kind}."
         )
-    return theta
+    fields = {f"rope_{key}": content[key] for key in keys}
+    return fields | {"rope_type": kind, "rope_theta": content["rope_theta"]}
+
+
+def write_rope(fields: Mapping[str, Any], theta: float) -> dict[str, Any]:
+    """Returns an entry of `rope_parameters` with the base theta, the inverse of `read_rope`."""
+    rope = {"rope_type": fields["rope_type"], "rope_theta": theta}
+    for name in ROPE_FIELDS[fields["rope_type"]]:
+        if fields[name] is not None:
+            rope[name.removeprefix("rope_")] = fields[name]
+    return rope
+
+
+def without_rope(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns `fields` without those that `write_rope` writes."""
+    return {name: value for name, value in fields.items() if name not in SCALED_ROPE}
 
 
 def _reading_rope(default: float) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Returns a `Family.read` of files whose base of rotary positions is `default` if missing."""
+    """Returns a `Family.read` of files whose base of rotary positions is `default` if missing.
+
+    transformers 4 wrote `rope_theta` and `rope_scaling`, and transformers 5 `rope_parameters`.
+    """
 
     def read(values: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(values) | {"rope_theta": rope_theta(values, default)}
+        rope = values.get("rope_scaling") or values.get("rope_parameters") or {}
+        return dict(values) | read_rope(rope, values.get("rope_theta") or default)
 
     return read
 
 
 def _write_rope(fields: Mapping[str, Any]) -> dict[str, Any]:
-    rope = {"rope_type": "default", "rope_theta": fields["rope_theta"]}
-    return dict(fields) | {"rope_parameters": rope}
+    rope = write_rope(fields, fields["rope_theta"])
+    return without_rope(fields) | {"rope_parameters": rope}
 
 
 # {field of the config.json that nomic's own code reads: the field of transformers}.
@@ -457,7 +494,7 @@ attention_dropout  attention_probs_dropout_prob
             *ROBERTA_HEADS,
         ),
         _CAUSAL
-        | _ROPE
+        | _THETA
         | parse_fields("""
 vocab_size
 hidden_size

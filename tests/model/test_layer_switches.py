@@ -13,10 +13,12 @@ from bertjax.model import HEADS
 from bertjax.model.fused_attention import FUSED, flash_attention
 from tests.cases import others_weekly
 
+YARN = {"rope_type": "yarn", "rope_factor": 4.0, "rope_original_max_position_embeddings": 32}
 # Each has switches that no other has, with sizes that eight devices can split.
 CHANGES = {
     "eurobert": {"num_key_value_heads": 2, "head_dim": 16, "num_hidden_layers": 3},
     "nomic_bert": {},
+    "modernbert": {"local_attention": 24} | YARN,
     "esm": {"token_dropout": True},
     "esmc": {"num_hidden_layers": 3},
     "roformer": {"rotary_value": True, "embedding_size": 16},
@@ -79,6 +81,20 @@ def test_switches_of_layers_with_the_norm_before_them_are_refused_in_others(chan
     (name,) = change
     with pytest.raises(ValueError, match=f"{name}=.*pre_norm"):
         dataclasses.replace(tiny_config, **change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rope_type": "linear", "rope_beta_slow": 2.0},
+        {"rope_factor": 2.0},
+        YARN | {"rope_low_freq_factor": 2.0},
+        {"global_rope_theta": None, "rope_type": "dynamic"},
+    ],
+)
+def test_settings_of_slowed_rotations_without_effect_are_refused(change, tiny_family):
+    with pytest.raises(ValueError, match=[*change][-1]):
+        tiny_family("nomic_bert", **change)
 
 
 @pytest.mark.parametrize(("reference", "expected"), [(None, 0.1 / 2), (36, 0.1)])

@@ -90,13 +90,22 @@ def test_transformers_reads_and_writes_the_same_config():
     )
 
 
+LINEAR = {"rope_type": "linear", "factor": 2.0}
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"layer_types": ["sliding_attention"] * 22}, "layer_types=.*full_attention in layers 0"),
         ({"layer_types": ["full_attention"]}, "each of the 22 layers"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "scaled rotary positions"),
-        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "scaled rotary positions"),
+        (
+            {"rope_scaling": {"rope_type": "yarn"}},
+            "factor, original_max_position_embeddings is missing",
+        ),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "factor is .* not supported"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "longrope"}}}, "rope_type=longrope"),
+        ({"rope_parameters": {"sliding_attention": LINEAR}}, "in layers of full_attention alone"),
+        ({"rope_scaling": LINEAR}, "in layers of full_attention alone"),
         ({"rope_parameters": [1]}, "must map full_attention"),
         ({"attention_dropout": "a"}, "attention_probs_dropout_prob='a'"),
     ],

@@ -14,8 +14,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import bertjax
+from bertjax.config.model import ROPE_FIELDS
 from bertjax.inference.attention import contacts_of
 from bertjax.model import HEADS, BertConfig
+from bertjax.model.encoder import rotation_of
 from bertjax.model.recipe import flattened
 from bertjax.weights import load_model, names
 from bertjax.weights.families import (
@@ -88,6 +90,8 @@ def odd_config(base: BertConfig, rng: np.random.Generator) -> BertConfig:
         changes["decoder_bias"] = changes["mlp_bias"]
     if "classifier_activation" in fields:
         changes["classifier_activation"] = changes["hidden_act"]
+    if base.prediction_head and changes["classifier_pooling"] == "late":
+        changes["classifier_pooling"] = "mean"
     if changes.get("embedding_size") == changes["hidden_size"]:
         changes["embedding_size"] += 1  # which would not be projected
     if "output_embedding_size" in fields:
@@ -95,6 +99,23 @@ def odd_config(base: BertConfig, rng: np.random.Generator) -> BertConfig:
     if changes.get("stored_rope") is False:  # ESM-1b has a table of positions
         changes["global_rope_theta"] = None
     return with_pad_token(dataclasses.replace(base, **changes), changes["pad_token_id"])
+
+
+SCALED = [name for name, family in FAMILIES.items() if "rope_type" in family.fields]
+
+
+def scaled_rope(config: BertConfig, kind: str, rng: np.random.Generator) -> BertConfig:
+    """`config` with rotations that are slowed in another way."""
+    slow, fast = chosen(rng, 0.5, 1.0), chosen(rng, 3.0, 4.0, 32.0)
+    values = {
+        "rope_factor": chosen(rng, 1.5, 4.0, 16.0),
+        "rope_original_max_position_embeddings": chosen(rng, 30, 64, 100),
+        **{"rope_beta_slow": slow, "rope_beta_fast": fast},
+        **{"rope_low_freq_factor": slow, "rope_high_freq_factor": fast},
+        "rope_attention_factor": chosen(rng, None, 0.7, 1.3),
+    }
+    changes = {name: values[name] for name in ROPE_FIELDS[kind]}
+    return dataclasses.replace(config, rope_type=kind, **changes)
 
 
 def batch(config: BertConfig, head: str, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -160,12 +181,14 @@ def plain(name: str) -> str:
     )
 
 
-def compare(family: str, base: BertConfig, head: str, seed: int, folder, tokenizer) -> float:
+def compare(
+    family: str, base: BertConfig, head: str, seed: int, folder, tokenizer, rope: str = "default"
+) -> float:
     """Compares outputs, gradients and files; returns the largest difference of an output."""
     import torch
 
     rng = np.random.default_rng([seed, *family.encode()])
-    config = odd_config(base, rng)
+    config = scaled_rope(odd_config(base, rng), rope, rng)
     theirs = their_model(config, head, seed)
     theirs.save_pretrained(folder / "theirs")
     tokenizer.save(folder / "theirs")
@@ -185,6 +208,7 @@ def compare(family: str, base: BertConfig, head: str, seed: int, folder, tokeniz
         prefix = f"{FAMILIES[family].prefix}."
         after = {name.removeprefix(prefix): value for name, value in after.items()}
     before = {plain(name): value for name, value in before.items()}
+    assert rope_parameters(folder / "theirs") == rope_parameters(folder / "ours")
     assert before.keys() == after.keys()
     for name, value in before.items():
         assert value.tobytes() == after[name].tobytes(), name
@@ -239,6 +263,10 @@ def compare(family: str, base: BertConfig, head: str, seed: int, folder, tokeniz
         scale = max(float(np.abs(value).max()), 1e-3)
         assert np.abs(difference).max() < 1e-4 * scale, (name, config)
     return worst
+
+
+def rope_parameters(folder) -> Any:
+    return json.loads((folder / "config.json").read_text()).get("rope_parameters")
 
 
 def _rows(inputs: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
@@ -434,3 +462,83 @@ def test_an_odd_config_equals_transformers(family, seed, tmp_path, tiny_family, 
     head = heads[seed % len(heads)]
     worst = compare(family, tiny_family(family), head, seed, tmp_path, tokenizer)
     print(f"{family} {seed} {head}: {worst:.1e}")
+
+
+ROPES = [kind for kind in ROPE_FIELDS if kind != "default"]
+FAST_ROPES = {("modernbert", "yarn"), ("eurobert", "llama3")}
+
+
+def rope_marks(family, kind):
+    if (family, kind) in FAST_ROPES:
+        return ()
+    return WEEKLY
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        pytest.param(family, kind, marks=rope_marks(family, kind))
+        for family in SCALED
+        for kind in ROPES
+    ],
+)
+def test_slowed_rotations_equal_transformers(family, kind, tmp_path, tiny_family, tokenizer):
+    heads = compared_heads(family)
+    for seed in range(2 if kind == "yarn" else 1):
+        head = heads[(seed + ROPES.index(kind)) % len(heads)]
+        folder = tmp_path / str(seed)
+        worst = compare(family, tiny_family(family), head, seed, folder, tokenizer, kind)
+        print(f"{family} {kind} {seed} {head}: {worst:.1e}")
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 20}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"rope_scaling": {"type": "linear", "factor": 2}, "rope_theta": 50.0},
+        {"rope_scaling": YARN | {"beta_fast": 8}},
+        {"rope_parameters": YARN | {"truncate": True, "partial_rotary_factor": 1.0}},
+        {"rope_parameters": YARN | {"factor": 0.5, "attention_factor": None, "beta_slow": 4.0}},
+    ],
+)
+def test_other_ways_to_write_slowed_rotations_are_followed(written, tiny_family):
+    torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
+    transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    values = config_to_hf(tiny_family("eurobert"))
+    del values["rope_parameters"], values["rope_theta"]
+    values |= json.loads(json.dumps(written))
+    config = config_from_hf(values)
+    assert config_from_hf(config_to_hf(config)) == config and not unknown_fields(values)
+
+    del values["model_type"]
+    described = transformers.AutoConfig.for_model("eurobert", **values)
+    rotary = transformers.EuroBertModel(described).rotary_emb
+    positions = np.arange(64)[None]
+    expected = rotary(torch.zeros(1), torch.tensor(positions))
+    found = rotation_of(config, jnp.asarray(positions), config.global_rope_theta)
+    assert found is not None
+    for ours, theirs in zip(found, expected, strict=True):
+        half = theirs.numpy()[:, :, None, : config.head_size // 2]
+        np.testing.assert_allclose(ours, half, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("rope", "message"),
+    [
+        ({"rope_type": "longrope", "short_factor": [1.0]}, "rope_type=longrope"),
+        ({"rope_type": "default", "partial_rotary_factor": 0.5}, "partial_rotary_factor is"),
+        ({"rope_type": "linear"}, "factor is missing"),
+        ({"rope_type": "yarn", "factor": 2.0}, "original_max_position_embeddings is missing"),
+        (YARN | {"rope_type": "llama3"}, "high_freq_factor, low_freq_factor is missing"),
+        (YARN | {"mscale": 0.7, "truncate": False}, "mscale, truncate is .* not supported"),
+        ([1], "rope_parameters=.1.: it must map"),
+    ],
+)
+def test_rotations_that_are_not_supported_are_refused_by_name(rope, message, tiny_family):
+    values = config_to_hf(tiny_family("eurobert")) | {"rope_parameters": rope}
+    with pytest.raises(ValueError, match=message):
+        config_from_hf(values)
