@@ -878,6 +878,8 @@ def named_config(name: str, **changes: Any) -> BertConfig:
 
 # The score of a document without vectors in late interaction, as in sentence-transformers.
 EMPTY_DOCUMENT = -1e9
+# A number of tokens per vector.
+PoolFactor = Annotated[float, "[1, inf)"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -909,6 +911,6 @@ class VectorConfig(Checked):
     max_length: int | None = None
     """Maximum number of tokens per text; None: as the files of sentence-transformers say, or the
     maximum length of the model."""
-    pool_factor: float | None = None
+    pool_factor: PoolFactor | None = None
     """Number of tokens of a document per vector, of models with one vector per token, whose similar
     vectors are averaged; None: as their files say, or 1."""

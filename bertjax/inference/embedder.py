@@ -325,7 +325,7 @@ def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[T
         modules = _default_modules(task)
         if not getattr(task.options, "pooling", None):
             read = usage.modules.result() or modules
-            if (read.sparse is None) == (modules.sparse is None):
+            if read.head == task.head:
                 modules = read
     lengths = {}
     if not foreign:

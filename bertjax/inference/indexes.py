@@ -11,6 +11,7 @@ from bertjax.inference.sparse import SparseEmbedder, SparseIndex
 from bertjax.tasks.late_interaction import MEAN_MAXSIM
 from bertjax.tasks.sparse import Activity
 from bertjax.weights import LoadedModel
+from bertjax.weights.sentence_transformers import SentenceModules
 
 
 class IndexKind(NamedTuple):
@@ -28,6 +29,11 @@ class IndexKind(NamedTuple):
     metrics: Callable[[], dict[str, float]] = dict
 
 
+_KINDS = {
+    "sentence_embedding": Embedder,
+    "sparse": SparseEmbedder,
+    "late_interaction": TokenEmbedder,
+}
 # Options that have no effect on a kind of encoder.
 _IDLE = {
     Embedder: ("max_active_dims", "pool_factor"),
@@ -42,12 +48,10 @@ def encoder_kind(loaded: LoadedModel, pooling: str | None) -> type[Encoder]:
 
     Raises OSError or ValueError if these files cannot be read or followed.
     """
-    modules = None if pooling is not None else loaded.source.usage.modules.result()
-    if modules is not None and modules.tokens is not None:
-        return TokenEmbedder
-    if modules is not None and modules.sparse is not None:
-        return SparseEmbedder
-    return Embedder
+    if pooling is not None:
+        return Embedder
+    modules = loaded.source.usage.modules.result() or SentenceModules()
+    return _KINDS[modules.head]
 
 
 def _fitting(loaded: LoadedModel, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -70,6 +74,11 @@ def encoder_of(loaded: LoadedModel, *, prompt: str | None = None, **options: Any
     `options` are those of all kinds. Raises ValueError if one does not fit the model.
     """
     kind, fitting = _fitting(loaded, options)
+    if prompt == "query" and fitting.get("pool_factor") is not None:
+        raise ValueError(
+            f"pool_factor={fitting['pool_factor']} has no effect on queries, whose vectors are not "
+            "pooled: leave it out."
+        )
     return kind(loaded, prompt=prompt, **fitting)
 
 

@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.base.checked import check
 from bertjax.base.files import writing
-from bertjax.config.model import EMPTY_DOCUMENT
+from bertjax.config.model import EMPTY_DOCUMENT, PoolFactor
 from bertjax.inference.embedder import ROLES, Encoder, head_of
 from bertjax.inference.output_files import PartialParts, remove, write_npz
 from bertjax.inference.predictor import (
@@ -72,8 +73,7 @@ class TokenEmbedder(Encoder):
     ):
         modules: SentenceModules = loaded.source.usage.modules.result()  # type: ignore[assignment]
         tokens: TokenModules = modules.tokens
-        if pool_factor is not None and pool_factor < 1:
-            raise ValueError(f"pool_factor={pool_factor}: it must be at least 1.")
+        check("pool_factor", pool_factor, PoolFactor | None)
         add_markers(loaded.tokenizer, tokens.markers)
         check_expansion(tokens.expansion, loaded.config, loaded.tokenizer)
         if role is None:
@@ -333,17 +333,21 @@ def _merged(queries: Any, passages: Any, lengths: Any, best: Any, start: Any) ->
 def in_training(task: LateInteractionTask, loaded: LoadedModel, max_length: int) -> LoadedModel:
     """Returns the model that is trained with texts of at most `max_length` tokens.
 
-    Raises ValueError if these are fewer than those of filled up queries, or if the model pools its
-    vectors, which training does not.
+    Raises ValueError if these are fewer than those of filled up queries or than the options say,
+    or if the model pools its vectors, which training does not.
     """
+    options = task.options
+    lengths = [options.query_length or 0, options.document_length or 0]
+    if task.expansion is not None:
+        lengths.append(task.expansion.length)
+    if max(lengths) > max_length:
+        raise ValueError(
+            f"max_length={max_length}, but queries or documents shall have {max(lengths)} tokens: "
+            "give a shorter --query_length or --document_length, or a larger --max_length."
+        )
     longest = max(task.length_of(role, max_length) for role in ROLES)
     if task.expansion is not None:
         longest = max(longest, task.expansion.length)
-    if longest > max_length:
-        raise ValueError(
-            f"max_length={max_length}, but queries have {longest} tokens: give a shorter "
-            "--query_length, or more tokens."
-        )
     if task.pooling is not None and task.pooling.factor > 1:
         raise ValueError(
             f"{loaded.source.where} pools its vectors (HierarchicalTokenPooling with "

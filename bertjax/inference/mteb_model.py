@@ -70,12 +70,9 @@ def mteb_model(
     }
     if model.head == "sequence_classification":
         return _CrossEncoder(model, batch_size, described)
-    modules = model.loaded.source.usage.modules.result()
-    if modules is not None and modules.tokens is not None:
-        return _Search(model, batch_size, described)
-    if modules is not None and modules.sparse is not None:
-        return _SparseEncoder(model, batch_size, described)
-    return _DenseEncoder(model, batch_size, described)
+    kinds = {"late_interaction": _Search, "sparse": _SparseEncoder}
+    modules = model.loaded.source.usage.modules.result() or SentenceModules()
+    return kinds.get(modules.head, _DenseEncoder)(model, batch_size, described)
 
 
 def _name_of(path_or_name: str | Path, model: Pretrained) -> str:

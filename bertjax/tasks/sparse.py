@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from bertjax.base.checked import NonNegative, Rate
-from bertjax.data.batches.batch import Feature, LabelKind
+from bertjax.data.batches.batch import Feature
 from bertjax.tasks.dataset import Fold
 from bertjax.tasks.definition import TaskDefinition
 from bertjax.tasks.embedding import (
@@ -53,6 +53,13 @@ class SparseOptions(EmbedderOptions):
     """Weight of the FLOPS of documents in the loss."""
     regularizer_warmup: Rate = 1 / 3
     """Share of the steps in which both weights rise quadratically from 0."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.queries == "frozen":
+            self.refuse_set(
+                ["query_regularizer_weight"], "with --queries frozen", "they are not trained"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,14 +148,10 @@ class SparseTask(ContrastiveTask):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SparseDistilledTask(SparseTask):
+class SparseDistilledTask(SparseTask, DistilledTask):
     """Sparse embeddings whose dot products are like a teacher's scores of the same texts."""
 
-    label_kind: ClassVar[LabelKind] = DistilledTask.label_kind
     objectives: ClassVar[tuple[str, ...]] = DistilledTask.objectives
-
-    def _labels(self, example: Example, ids: Sequence[Sequence[int]]) -> np.ndarray:
-        return np.array(example.scores, np.float32)
 
 
 ACTIVITY = ("query_active_dims", "document_active_dims", "flops")

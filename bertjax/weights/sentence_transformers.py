@@ -111,6 +111,15 @@ class SentenceModules(NamedTuple):
     tokens: Any = None
     sparse: Any = None
 
+    @property
+    def head(self) -> str:
+        """The name in `bertjax.model.HEADS` of the head that computes the embeddings."""
+        if self.tokens is not None:
+            return "late_interaction"
+        if self.sparse is not None:
+            return "sparse"
+        return "sentence_embedding"
+
     def prompt(self, name_or_text: str | None) -> str:
         """Returns the prompt of this name, a text that is no name as it is, or for None, the
         default prompt. Raises ValueError if no prompt has the name, a word without punctuation."""
@@ -760,6 +769,8 @@ def with_head_fields(
     """
     if isinstance(model, BertForSentenceEmbedding) and "pooling" not in fields:
         modules = read.result() or SentenceModules()
+        if modules.tokens is not None:  # they make vectors of tokens
+            modules = SentenceModules()
         model = model.clone(
             pooling=modules.pooling,
             after_pooling=modules.after_pooling,

@@ -1,5 +1,6 @@
 """Search by MaxSim is exact, whatever the blocks, and interrupted files are continued."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 import bertjax
 from bertjax import embed
 from bertjax.inference import embedder, late_interaction
+from bertjax.inference.indexes import encoder_of
 from bertjax.inference.late_interaction import PartialTokens, TokenFile, TokenIndex, search
 from bertjax.tasks.late_interaction import TokenPooling, maxsim, pool_tokens
+from bertjax.weights.load import load_model
 from tests.rows import short_run
 
 SIZE = 16
@@ -100,6 +103,17 @@ def test_pooling_averages_similar_vectors():
     assert len(pooled) == 3
     np.testing.assert_allclose(np.sort(pooled, axis=0), np.sort(x, axis=0), atol=1e-6)
     np.testing.assert_array_equal(pool_tokens(x, TokenPooling(1.0, normalize=False)), x)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "factor", "message"),
+    [(None, 0.5, "pool_factor=0.5"), (None, math.nan, "pool_factor=nan"), ("query", 2, "queries")],
+)
+def test_factors_that_pool_nothing_are_refused(prompt, factor, message, one_layer, tmp_path):
+    bertjax.load_pretrained(one_layer, head="late_interaction").save(tmp_path / "colbert")
+    loaded = load_model(tmp_path / "colbert", None)
+    with pytest.raises(ValueError, match=message):
+        encoder_of(loaded, prompt=prompt, pool_factor=factor)
 
 
 @pytest.mark.slow

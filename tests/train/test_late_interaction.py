@@ -326,6 +326,8 @@ def test_predictions_are_the_scores_of_the_vectors(result, sentences):
     ("changes", "message"),
     [
         ({"query_length": 100}, "100"),
+        ({"query_expansion": "none", "query_length": 100}, "100"),
+        ({"document_length": 100}, "100"),
         ({"query_expansion": "none", "attend_expansion": True}, "attend_expansion=True"),
         ({"loss": "kl"}, "--loss kl"),
     ],

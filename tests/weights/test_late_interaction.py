@@ -15,11 +15,14 @@ import pytest
 import safetensors.numpy
 
 import bertjax
+from bertjax.inference.embedder import following
 from bertjax.model.sentence_embedding import ACTIVATIONS
+from bertjax.tasks.embedding import ContrastiveTask
 from bertjax.tasks.late_interaction import maxsim
 from bertjax.tokenization import load_tokenizer
 from bertjax.weights.families import with_pad_token
 from bertjax.weights.hf import open_weights
+from bertjax.weights.load import load_model
 from tests.cases import WEEKLY
 
 pytestmark = pytest.mark.parity
@@ -173,6 +176,14 @@ def test_random_modules_are_followed_and_written_again(
     compare(library, theirs, model, texts)
     model.save(tmp_path / "ours")
     compare(library, tmp_path / "ours", bertjax.load_pretrained(tmp_path / "ours"), texts)
+
+
+def test_embeddings_of_texts_take_nothing_from_modules_of_tokens(one_layer, tmp_path):
+    bertjax.load_pretrained(one_layer, head="late_interaction").save(tmp_path / "colbert")
+    loaded = load_model(tmp_path / "colbert", "sentence_embedding")
+    task, loaded = following(ContrastiveTask(name="embed"), loaded)
+    assert task.similarity == "cosine" and task.truncate_dim is None
+    assert not loaded.model.after_pooling and "modules" not in loaded.params
 
 
 @pytest.mark.parametrize("metadata", [None, {"query_maxlen": 12, "doc_maxlen": 20, "dim": 8}])

@@ -7,7 +7,9 @@ import pytest
 
 from bertjax.tasks import make_task
 from bertjax.tasks.embedding import ContrastiveTask, DistilledTask, EmbedOptions, SimilarityTask
+from bertjax.tasks.late_interaction import LateInteractionOptions
 from bertjax.tasks.sources.columns import Columns
+from bertjax.tasks.sparse import SparseOptions
 from tests.tables import read_tables
 
 WORDS = "alpha beta gamma delta epsilon zeta eta theta iota kappa".split()
@@ -151,6 +153,25 @@ def test_losses_that_do_not_fit_are_refused(tmp_path, columns, loss, options, me
     path = pair_file(tmp_path, *columns)
     with pytest.raises(ValueError, match=message):
         make_task("embed", EmbedOptions(train=path, loss=loss, **options))
+
+
+@pytest.mark.parametrize(
+    ("task", "options"), [("sparse", SparseOptions), ("colbert", LateInteractionOptions)]
+)
+@pytest.mark.parametrize("loss", ["margin", "kl"])
+def test_distillation_without_a_teachers_scores_is_refused(
+    tmp_path, tokenizer, task, options, loss
+):
+    with pytest.raises(ValueError, match=f"--loss {loss}: .*no scores of a teacher: .*score_col"):
+        make_task(task, options(train=pair_file(tmp_path, *PAIR), loss=loss))
+    mined = make_task(task, options(train=pair_file(tmp_path, *MINED), loss=loss))
+    (feature,) = mined.features(next(mined.source.examples("train")), tokenizer, 16)
+    assert mined.label_kind == "distilled" and feature.labels.tolist() == [2, 1, 0.5]
+
+
+def test_a_weight_of_queries_that_are_not_trained_is_refused():
+    with pytest.raises(ValueError, match="query_regularizer_weight=0.1"):
+        SparseOptions(queries="frozen", query_regularizer_weight=0.1)
 
 
 @pytest.mark.parametrize("table", [False, True])
