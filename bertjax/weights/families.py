@@ -474,6 +474,11 @@ hidden_activation  hidden_act
 norm_eps           layer_norm_eps
 attention_dropout  attention_probs_dropout_prob
 """),
+        # The names of FlexBERT, with which ModernBERT was trained.
+        aliases=parse_renames("""
+bert.encoder.layers.  model.layers.
+bert.                 model.
+"""),
         absent=(*PAIRS, "rtd"),
         read=_read_modernbert,
         write=_write_modernbert,

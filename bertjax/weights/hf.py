@@ -42,12 +42,13 @@ TAGGER = "tagger.safetensors"
 STATIC_TABLE = "embedding.weight"
 
 
-def open_weights(files: Iterable[Path]) -> Mapping[str, np.ndarray]:
+def open_weights(files: Iterable[Path]) -> LazyTensors:
     """Returns {PyTorch name: tensor} of files of safetensors or torch; a tensor is read on access.
 
     Raises ValueError if a file is damaged, or two files have tensors of the same name.
     """
     readers: dict[str, Callable[[], np.ndarray]] = {}
+    beside: dict[Any, Any] = {}
     for file in files:
         with file.open("rb") as opened:
             start = opened.read(len(_LFS))
@@ -59,6 +60,7 @@ def open_weights(files: Iterable[Path]) -> Mapping[str, np.ndarray]:
         # A safetensors file begins with the length of its header, which is JSON.
         is_safe = file.suffix == ".safetensors" or start[8:9] == b"{"
         tensors = _open_safetensors(file) if is_safe else open_bin(file)
+        beside |= tensors.beside
         for name in tensors:
             if name in readers:
                 raise ValueError(
@@ -66,10 +68,10 @@ def open_weights(files: Iterable[Path]) -> Mapping[str, np.ndarray]:
                     f"{brief(name)}: copy or download the model again."
                 )
             readers[name] = functools.partial(tensors.__getitem__, name)
-    return LazyTensors(readers)
+    return LazyTensors(readers, beside)
 
 
-def _open_safetensors(file: Path) -> Mapping[str, np.ndarray]:
+def _open_safetensors(file: Path) -> LazyTensors:
     with _opening(file):
         opened: Any = safetensors.safe_open(file, framework="numpy")
         types = {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118
@@ -106,7 +108,7 @@ def has_weights(directory: Path) -> bool:
     return any((directory / name).is_file() for name in WEIGHTS)
 
 
-def open_hf(directory: Path) -> Mapping[str, np.ndarray]:
+def open_hf(directory: Path) -> LazyTensors:
     """Returns {PyTorch name: tensor} of a model directory; a tensor is read when it is accessed.
 
     The tensors are read from the first of `WEIGHTS` that exists, or from the files that it names if

@@ -26,7 +26,18 @@ from bertjax.weights.families import FAMILIES, family_name, part_order
 
 
 class LazyTensors(UserDict):
-    """Tensors by name, made of {name: function that reads the tensor}."""
+    """Tensors by name, made of {name: function that reads the tensor}.
+
+    `beside` is what a file has beside them, such as the settings of a trainer.
+    """
+
+    def __init__(
+        self,
+        readers: Mapping[str, Callable[[], np.ndarray]],
+        beside: Mapping[Any, Any] | None = None,
+    ):
+        super().__init__(readers)
+        self.beside = beside or {}
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.data[name]()

@@ -26,6 +26,7 @@ from bertjax.weights import (
     hf,
     late_interaction,
     names,
+    originals,
     sentence_transformers,
     sparse_modules,
 )
@@ -173,18 +174,21 @@ def _open_hf(
     whole = whole or directory
     if whole == sentence_transformers.transformer_folder(whole.parent):
         print(f"note: give {whole.parent} to follow its {sentence_transformers.MODULES}")
-    if not (directory / "config.json").is_file():
-        raise FileNotFoundError(
-            f"{directory} has no config.json, which describes the architecture of {weights}: copy "
-            "it there."
-        )
     if weights is not None and (directory / adapters.SETTINGS).is_file():
         print(f"warning: the adapter beside {weights} is not read: give {directory} to merge it")
     refuse_links_outside(whole)
     hf.check_files(whole)
-    config = read_json(directory / "config.json")
+    config = {}
+    if (directory / "config.json").is_file():
+        config = read_json(directory / "config.json")
     tokenizer = _open_tokenizer(directory, tokenizer_required)
     tensors = hf.open_hf(directory) if weights is None else hf.open_weights([weights])
+    tensors, config = originals.in_transformers(tensors, config, weights or directory, tokenizer)
+    if not config:
+        raise FileNotFoundError(
+            f"{directory} has no config.json, which describes the architecture of {weights}: copy "
+            "it there."
+        )
     model_type = config.get("model_type", "bert")
     if isinstance(model_type, str) and model_type in FAMILIES:  # others are refused later
         tensors = names.without_wrapper(tensors, model_type, weights or directory)

@@ -8,9 +8,9 @@ A pickle is a program that can call any Python function. Therefore Python's own 
 only the opcodes that torch writes, up to a number that bounds the memory. A name in the pickle,
 such as `torch.FloatStorage`, is never imported: the few admitted names become a `_Global`, whose
 calls describe tensors. Names of Python's library are refused, except for those of plain data; all
-others, such as the classes of a trainer's settings, become an `_Other`, which has no content and
-may only stand beside the tensors. All objects that a pickle can reach are plain values or immutable
-descriptions.
+others, such as the classes of a trainer's settings, become an `_Other`, which has only the fields
+of an `argparse.Namespace` and may only stand beside the tensors. All objects that a pickle can
+reach are plain values or descriptions.
 """
 
 import functools
@@ -23,7 +23,7 @@ import struct
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +37,7 @@ MAX_PICKLE_BYTES = 16 * 2**20
 MAX_OPCODES = 1_000_000
 MAX_DIMENSIONS = 32
 MAX_LINE_BYTES = 1000
+MAX_NAME = 100
 
 _ORDERED_DICT = "collections.OrderedDict"
 _REBUILD_TENSOR = "torch._utils._rebuild_tensor_v2"
@@ -73,6 +74,8 @@ _OPCODES = """
 
 # Keys under which trainers store a state dict beside other things; Composer's are state and model.
 _CONTAINERS = ("state_dict", "model_state_dict", "state", "model", "module", "net")
+# Key of the encoder of Megatron-LM, whose state dicts consist of others.
+MEGATRON = "language_model"
 _REMEDY = (
     "Copy or download it again. If it is whole and you trust it, convert it to safetensors with "
     "transformers (`save_pretrained`) on an isolated machine."
@@ -145,16 +148,33 @@ class _Global(NamedTuple):
 
 
 class _Other:
-    """A class or function outside of tensors, or what its call gives: only the name is known."""
+    """A class or function outside of tensors, or what its call gives.
+
+    Only the name is known, and the fields of an `argparse.Namespace`.
+    """
 
     def __init__(self, name: str):
         self.name = name
+        self.fields: dict[Any, Any] = {}
 
     def ignore(self, *args: Any) -> "_Other":
         del args
         return self
 
-    __call__ = __setstate__ = append = extend = update = ignore
+    __call__ = append = extend = update = ignore
+
+    def __setstate__(self, state: Any) -> None:
+        if self.name == "argparse.Namespace" and type(state) is dict:
+            self.fields = state
+
+
+def fields_of(value: Any) -> dict[Any, Any]:
+    """Returns the entries of a dict, or the fields of an `argparse.Namespace`, in a pickle."""
+    if isinstance(value, _Other):
+        return value.fields
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def _is_count(value: Any) -> bool:
@@ -267,8 +287,10 @@ class _Unpickler(_PythonUnpickler):
 
     def new_object(self) -> None:
         self.stack.pop()  # the arguments
-        if type(self.stack[-1]) is not _Other:
+        made = self.stack.pop()
+        if type(made) is not _Other:
             raise ValueError("it contains the pickle opcode NEWOBJ for what is no class")
+        self.stack.append(_Other(made.name))
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         name = f"{module_name}.{global_name}"
@@ -295,13 +317,14 @@ class _Unpickler(_PythonUnpickler):
         raise ValueError("its pickle has a persistent id that does not describe a plain storage")
 
 
-def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
+def open_bin(path: str | Path) -> LazyTensors:
     """Opens the state dict in a file of `torch.save`; each array is created on access.
 
     An array is a read-only view of the memory-mapped file if its data are aligned and in native
     byte order, and a copy otherwise; bfloat16 is converted to float32. The state dict is the
-    pickled object itself, or an entry of it with a name of `_CONTAINERS`. Raises ValueError if the
-    file is damaged, or holds objects other than tensors and plain containers.
+    pickled object itself, or an entry of it with a name of `_CONTAINERS`; what stands beside it is
+    in `beside`. Raises ValueError if the file is damaged, or holds objects other than tensors and
+    plain containers.
     """
     with open(path, "rb") as file:
         if not file.seek(0, 2):
@@ -312,7 +335,7 @@ def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
         opened = _open_legacy
         if is_zip:
             opened = _open_zip
-        tensors, starts, byteorder = opened(data)
+        tensors, beside, starts, byteorder = opened(data)
     except (zipfile.BadZipFile, struct.error) as error:
         raise _refusal(path, "is truncated or damaged", error) from error
     except (ValueError, OverflowError, NotImplementedError, OSError) as error:
@@ -321,7 +344,7 @@ def open_bin(path: str | Path) -> Mapping[str, np.ndarray]:
     for name, tensor in tensors.items():
         start = starts[tensor.storage.key]
         readers[name] = functools.partial(_read, data, tensor, start, byteorder)
-    return LazyTensors(readers)
+    return LazyTensors(readers, beside)
 
 
 def _refusal(path: str | Path, what: str, error: Exception) -> ValueError:
@@ -355,8 +378,8 @@ def _read(data: _File, tensor: _Tensor, start: int, byteorder: str) -> np.ndarra
     return view
 
 
-# The tensors, the byte offsets of the storages in the file, and the byte order of these.
-_Opened = tuple[dict[str, _Tensor], dict[str, int], str]
+# The tensors, what stands beside them, the byte offsets of the storages, and their byte order.
+_Opened = tuple[dict[str, _Tensor], dict[Any, Any], dict[str, int], str]
 
 
 def _open_zip(data: _File) -> _Opened:
@@ -370,7 +393,7 @@ def _open_zip(data: _File) -> _Opened:
         raise ValueError("the checksum of data.pkl is wrong")
     data.seek(start)
     unpickler = _Unpickler(data, legacy=False)
-    tensors = _state_dict(unpickler.load())
+    tensors, beside = _state_dict(unpickler.load())
     unread = end - data.tell()
     if unread:
         raise ValueError(f"the pickle in data.pkl ends {unread} bytes before its entry")
@@ -386,7 +409,7 @@ def _open_zip(data: _File) -> _Opened:
         if span is None:
             raise ValueError(f"storage {storage.key!r} of tensor {name!r} is missing")
         starts[storage.key] = storage.placed(*span)
-    return tensors, starts, byteorder
+    return tensors, beside, starts, byteorder
 
 
 def _zip_entries(data: _File) -> tuple[dict[str, tuple[int, int]], int]:
@@ -452,7 +475,7 @@ def _open_legacy(data: _File) -> _Opened:
             raise ValueError("it is neither of the two formats of torch.save")
     _load_legacy(data)  # This pickle holds the sizes of C types.
     unpickler = _Unpickler(data, legacy=True)
-    tensors = _state_dict(unpickler.load())
+    tensors, beside = _state_dict(unpickler.load())
     storages = unpickler.storages
     keys = _load_legacy(data)
     if type(keys) is not list or any(type(key) is not str for key in keys):
@@ -469,15 +492,16 @@ def _open_legacy(data: _File) -> _Opened:
             raise ValueError(f"storage {key!r} has {numel} elements instead of {storage.numel}")
         starts[key] = storage.placed(start, len(data))
         at = start + storage.nbytes
-    return tensors, starts, "little"
+    return tensors, beside, starts, "little"
 
 
 def _load_legacy(data: _File) -> Any:
     return _Unpickler(data, legacy=True).load()
 
 
-def _state_dict(top: Any) -> dict[str, _Tensor]:
-    """Returns the state dict {name: tensor} that an unpickled object is or contains."""
+def _state_dict(top: Any) -> tuple[dict[str, _Tensor], dict[Any, Any]]:
+    """Returns the state dict {name: tensor} that an unpickled object is or contains, and what
+    stands beside it."""
     beside: dict[Any, Any] = {}
     for key in _CONTAINERS * 2:  # a container may hold another one
         if isinstance(top, dict) and isinstance(top.get(key), dict):
@@ -487,6 +511,8 @@ def _state_dict(top: Any) -> dict[str, _Tensor]:
         raise ValueError(
             f"it holds a {_kind(top)} instead of a state dict: save model.state_dict()"
         )
+    nested = top
+    top = _joined(nested)
     for name, value in top.items():
         if type(name) is not str or type(value) is not _Tensor:
             raise ValueError(
@@ -494,9 +520,9 @@ def _state_dict(top: Any) -> dict[str, _Tensor]:
                 "to tensors"
             )
     for key, value in beside.items():
-        if not isinstance(value, dict) or value is top:
+        if not isinstance(value, dict) or value is nested:
             continue
-        tensors = sum(type(item) is _Tensor for item in value.values())
+        tensors = sum(type(item) is _Tensor for item in _joined(value).values())
         if 2 * tensors > len(top) > 0:
             raise ValueError(
                 f"it has {tensors} tensors under {str(key)!r} beside the {len(top)} of "
@@ -506,7 +532,25 @@ def _state_dict(top: Any) -> dict[str, _Tensor]:
         raise ValueError(
             "its tensors are empty: DeepSpeed's zero_to_fp32.py merges them from the other files"
         )
-    return top
+    return top, beside
+
+
+def _joined(state: dict[Any, Any]) -> dict[Any, Any]:
+    """Returns the state dict of a Megatron-LM, a dict of dicts, under names joined by dots."""
+    if MEGATRON not in state:
+        return state
+    return dict(_entries(state, "", set()))
+
+
+def _entries(tree: dict[Any, Any], prefix: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    # Bombs have one dict in many places, or a name of megabytes before many others.
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and id(value) not in seen and len(name) < MAX_NAME:
+            seen.add(id(value))
+            yield from _entries(value, name + ".", seen)
+        else:
+            yield name, value
 
 
 def _kind(value: Any) -> str:
