@@ -411,11 +411,7 @@ def files_of_head(
         return files.files_of_head(model, params, max_length, read)
     modules = with_options(read, LateInteractionOptions(), model)
     tokens: TokenModules = modules.tokens
-    lengths = {name: getattr(modules, name) for name in files.LENGTHS}
-    settings: dict[str, Any] = {"max_seq_length": max_length, "do_lower_case": modules.lower_case}
-    for name, length in lengths.items():
-        if length:
-            settings[name] = min(length, max_length)
+    settings = files.text_settings(modules, max_length)
     if tokens.expansion is not None:
         settings["query_expansion"] = tokens.expansion._asdict()
     described = {
