@@ -11,7 +11,7 @@ from bertjax import prepare, pretrain
 from bertjax.config import PrepareConfig, PretrainConfig, load_config_file
 from bertjax.tokenization import load_tokenizer, train_modernbert_bpe, train_wordpiece
 from bertjax.train.optimizer import make_schedule
-from tests.cases import WEEKLY
+from tests.cases import others_weekly
 from tests.tokenization.test_esm_tokenizer import VOCABULARY
 
 SIZES = (
@@ -19,6 +19,7 @@ SIZES = (
     "--model.intermediate_size=64 --model.initializer_range=0.1"
 ).split()
 STEPS = 24
+CONFIGS = ("esm2_8m", "esm2_150m", "nomic_bert_base", "eurobert_210m")
 
 
 def make_text(family, folder, sentences):
@@ -50,16 +51,7 @@ def test_the_learning_rate_of_esm2_is_a_tenth_after_nine_tenths_of_the_steps():
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize(
-    "name",
-    [
-        "esm2_8m",
-        *(
-            pytest.param(name, marks=WEEKLY)
-            for name in ("esm2_150m", "nomic_bert_base", "eurobert_210m")
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", others_weekly(CONFIGS, "esm2_8m"))
 def test_a_config_in_small_trains_a_model_that_transformers_loads(name, tmp_path, sentences):
     transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
     import torch

@@ -1,4 +1,4 @@
-"""The newer families equal transformers: random odd configs, rows with gaps, gradients, files."""
+"""All families equal transformers: random odd configs, rows with gaps, gradients, files."""
 
 import dataclasses
 import json
@@ -46,6 +46,7 @@ OF_TRANSFORMERS = (
 )
 CONFIGS = 12
 ROWS = 4
+COMPARED = ("hidden states", "outputs", "attention", "gradients")
 
 
 def chosen(rng: np.random.Generator, *values: Any) -> Any:
@@ -86,6 +87,10 @@ def odd_config(base: BertConfig, rng: np.random.Generator) -> BertConfig:
         "stored_rope": chosen(rng, True, True, False),
     }
     changes = {name: value for name, value in changes.items() if name in fields}
+    if base.relative_attention_num_buckets:  # MPNet counts positions from the token 1
+        changes["pad_token_id"] = base.pad_token_id
+    if base.prediction_head and changes["classifier_pooling"] == "late":
+        changes["classifier_pooling"] = "mean"
     if "decoder_bias" in fields:
         changes["decoder_bias"] = changes["mlp_bias"]
     if "classifier_activation" in fields:
@@ -183,8 +188,8 @@ def plain(name: str) -> str:
 
 def compare(
     family: str, base: BertConfig, head: str, seed: int, folder, tokenizer, rope: str = "default"
-) -> float:
-    """Compares outputs, gradients and files; returns the largest difference of an output."""
+) -> dict[str, float]:
+    """Compares outputs, gradients and files; returns the largest difference by what is compared."""
     import torch
 
     rng = np.random.default_rng([seed, *family.encode()])
@@ -214,10 +219,11 @@ def compare(
         assert value.tobytes() == after[name].tobytes(), name
 
     found = ours(**inputs, output_hidden_states=True, output_attentions=True)
-    worst = 0.0
+    worst = dict.fromkeys(COMPARED, 0.0)
     for name, value in expected.items():
         if name == "cross_attentions":
             continue
+        kind = {"hidden_states": "hidden states", "attentions": "attention"}.get(name, "outputs")
         if name == "hidden_states":
             difference = np.stack([x.detach().numpy() for x in value]) - found[name]
             difference = difference[:, real]
@@ -229,7 +235,7 @@ def compare(
             difference = found[name] - value.detach().numpy()
             difference = difference[real] if value.shape[:2] == real.shape else difference
         assert np.abs(difference).max() < 1e-5, (name, config)
-        worst = max(worst, float(np.abs(difference).max()))
+        worst[kind] = max(worst[kind], float(np.abs(difference).max()))
 
     weighted(expected, real, seed, torch.tensor).backward()
     loaded = load_model(folder / "theirs", head)
@@ -262,6 +268,7 @@ def compare(
             difference[config.pad_token_id] = 0  # PyTorch does not train it
         scale = max(float(np.abs(value).max()), 1e-3)
         assert np.abs(difference).max() < 1e-4 * scale, (name, config)
+        worst["gradients"] = max(worst["gradients"], float(np.abs(difference).max()) / scale)
     return worst
 
 
@@ -443,9 +450,23 @@ FAST = {("esm", 1), ("esmc", 3), ("eurobert", 0)}
 def marks_of(family, seed):
     if (family, seed) in FAST:
         return ()
-    if seed < 1:
+    if family in NEWER_FAMILIES and seed < 1:
         return pytest.mark.slow
     return WEEKLY
+
+
+@pytest.fixture(scope="module")
+def cases():
+    """(family, head, largest differences) of all comparisons, of which a table is printed."""
+    cases = []
+    yield cases
+    print("\n| family | configs | heads |", " | ".join(COMPARED), "|")
+    print("|---" * (3 + len(COMPARED)), end="|\n")
+    for family in dict.fromkeys(family for family, _, _ in cases):
+        heads = {head for name, head, _ in cases if name == family}
+        worst = [worst for name, _, worst in cases if name == family]
+        largest = [f"{max(one[name] for one in worst):.1e}" for name in COMPARED]
+        print(f"| `{family}` | {len(worst)} | {len(heads)} |", " | ".join(largest), "|")
 
 
 @pytest.mark.parity
@@ -453,15 +474,17 @@ def marks_of(family, seed):
     ("family", "seed"),
     [
         pytest.param(family, seed, marks=marks_of(family, seed))
-        for family in NEWER_FAMILIES
+        for family in FAMILIES
         for seed in range(CONFIGS)
     ],
 )
-def test_an_odd_config_equals_transformers(family, seed, tmp_path, tiny_family, tokenizer):
+def test_an_odd_config_equals_transformers(family, seed, tmp_path, tiny_family, tokenizer, cases):
     heads = compared_heads(family)
     head = heads[seed % len(heads)]
     worst = compare(family, tiny_family(family), head, seed, tmp_path, tokenizer)
-    print(f"{family} {seed} {head}: {worst:.1e}")
+    cases.append((family, head, worst))
+    differences = ", ".join(f"{name} {value:.1e}" for name, value in worst.items())
+    print(f"{family} {seed} {head}: {differences}")
 
 
 ROPES = [kind for kind in ROPE_FIELDS if kind != "default"]
