@@ -474,8 +474,8 @@ def cases():
     ("family", "seed"),
     [
         pytest.param(family, seed, marks=marks_of(family, seed))
-        for family in FAMILIES
         for seed in range(CONFIGS)
+        for family in FAMILIES
     ],
 )
 def test_an_odd_config_equals_transformers(family, seed, tmp_path, tiny_family, tokenizer, cases):
