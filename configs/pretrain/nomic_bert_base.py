@@ -6,9 +6,9 @@
 
 The run has 100,000 updates on 4,096 rows of 2,048 tokens, in 8 microbatches: raise
 --phases.0.accumulation_steps until one fits. Adam's epsilon is that of the authors' code
-(nomic-ai/contrastors), and the number of steps that of their model card. Rows are filled across
-documents. Rotary positions have the base of the released model, 1,000; the paper reads longer texts
-by other positions at inference, which are refused here. This file has not been run to its end.
+(nomic-ai/contrastors), the number of steps that of their model card, and the base of the rotary
+positions, 1,000, that of the released model. Rows are filled across documents. This file has not
+been run to its end.
 """
 
 from bertjax.config import OptimizerConfig, Phase, PretrainConfig, named_config
