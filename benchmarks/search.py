@@ -44,13 +44,12 @@ from reporting import parser_of, report
 WARMUP = 0.1
 RATE, RERANKER_RATE = 2e-5, 5e-5
 LATE = "start_of_late_interaction"
-KIND_RATE = 1e-4  # of late interaction and of sparse embeddings
 QUERY_FLOPS, DOCUMENT_FLOPS = 5e-5, 3e-5
 BEST = 20
 QRELS = "qrels/test.tsv"
 RATIO = 0.95  # a negative has at most this fraction of the similarity of the positive
 RANKS = 50
-SETTINGS = ("model", "masked_lm", "data", "batch_size", "max_length", "dtype")
+SETTINGS = ("model", "masked_lm", "data", "batch_size", "max_length", "dtype", "rate")
 # What each line of --output says of the run.
 SIZES = ("dtype", "batch_size", "questions", "dev_questions")
 
@@ -225,7 +224,7 @@ class SentenceTransformers:
             "document_regularizer_weight": DOCUMENT_FLOPS,
         }
         loss = losses.SpladeLoss(model, ranking, **weights)
-        self.train("SparseEncoder", model, loss, KIND_RATE, train, output)
+        self.train("SparseEncoder", model, loss, self.args.rate, train, output)
 
     def load_late_interaction(self, model: str) -> Any:
         from sentence_transformers import MultiVectorEncoder
@@ -240,7 +239,7 @@ class SentenceTransformers:
 
         model = self.load_late_interaction(start)
         loss = losses.MultiVectorMultipleNegativesRankingLoss(model)
-        self.train("MultiVectorEncoder", model, loss, KIND_RATE, train, output)
+        self.train("MultiVectorEncoder", model, loss, self.args.rate, train, output)
 
     def train(
         self, kind: str, model: Any, loss: Any, rate: float, train: Path, output: str
@@ -399,10 +398,11 @@ class Bertjax:
             "query_regularizer_weight": QUERY_FLOPS,
             "document_regularizer_weight": DOCUMENT_FLOPS,
         }
-        self.finetune(KIND_RATE, output, **start, **weights)
+        self.finetune(self.args.rate, output, **start, **weights)
 
     def late_interaction(self, start: str, train: Path, output: str) -> None:
-        self.finetune(KIND_RATE, output, task="colbert", init=start, train=str(train))
+        settings = {"task": "colbert", "init": start, "train": str(train)}
+        self.finetune(self.args.rate, output, **settings)
 
     def mine(self, model: str, output: Path) -> None:
         from bertjax.mine import MineConfig, run
@@ -522,6 +522,9 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=64)
     parser.add_argument("--max_length", type=int, default=128)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument(
+        "--rate", type=float, default=1e-4, help="learning rate of late interaction and sparse"
+    )
     parser.add_argument("--side", choices=SIDES, help="run one stage of this side, with one seed")
     parser.add_argument("--kinds", nargs="+", choices=STAGES, default=["embed", "rerank"])
     parser.add_argument("--stage", help="a stage of --kinds")
