@@ -149,7 +149,7 @@ def sparse(passages: int, queries: int, rounds: int, alone: bool) -> dict[str, A
 
         def theirs() -> Search:
             files = sorted(Path(folder).glob("*.npz"))
-            whole = hstack([load_npz(file) for file in files], "csr")
+            whole: Any = hstack([load_npz(file) for file in files], "csr")
             return lambda texts: ranked((wanted @ whole).toarray())
 
         other = None if alone else theirs

@@ -219,11 +219,12 @@ class SentenceTransformers:
 
         model = self.load_sparse(self.args.masked_lm)
         ranking = losses.SparseMultipleNegativesRankingLoss(model)
-        weights = {
-            "query_regularizer_weight": QUERY_FLOPS,
-            "document_regularizer_weight": DOCUMENT_FLOPS,
-        }
-        loss = losses.SpladeLoss(model, ranking, **weights)
+        loss = losses.SpladeLoss(
+            model,
+            ranking,
+            query_regularizer_weight=QUERY_FLOPS,
+            document_regularizer_weight=DOCUMENT_FLOPS,
+        )
         self.train("SparseEncoder", model, loss, self.args.rate, train, output)
 
     def load_late_interaction(self, model: str) -> Any:
