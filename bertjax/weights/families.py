@@ -119,7 +119,7 @@ def _rotations(values: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(ropes, dict) or not isinstance(ropes.get(kind), dict | None):
             raise ValueError(f"rope_parameters={brief(ropes)}: it must map {kind} to its settings.")
         rope = ropes.get(kind) or {"rope_type": "default"}
-        rope |= values.get("rope_scaling") or {}
+        rope = rope | (values.get("rope_scaling") or {})
         read.append(read_rope(rope, values.get(name, _ROPE_DEFAULTS[name])))
     everywhere, nearby = read
     if nearby["rope_type"] != "default":
