@@ -22,7 +22,7 @@ from bertjax.inference.predictor import (
     inference_params,
     read_head,
 )
-from bertjax.inference.retrieval import keep_best, refuse_infinite
+from bertjax.inference.retrieval import keep_best, new_array, refuse_infinite
 from bertjax.model.late_interaction import BertForLateInteraction
 from bertjax.tasks.late_interaction import (
     LateInteractionTask,
@@ -181,7 +181,7 @@ class TokenFile:
         self._size = size
         places = folder / "places.npy"
         if not places.exists():
-            np.lib.format.open_memmap(places, "w+", np.int64, (count, 2))
+            new_array(places, np.int64, (count, 2))
         self._places = places
 
     def write(self, rows: np.ndarray, vectors: Sequence[np.ndarray]) -> None:

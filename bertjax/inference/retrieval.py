@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.base.files import brief
+from bertjax.base.files import brief, writing
 from bertjax.base.lock import scratch_folder
 from bertjax.base.progress import progress
 from bertjax.inference.embedder import ROLES, Embedder, windows
@@ -257,6 +257,12 @@ class Index(Protocol):
 OpenIndex = Callable[[Path, int], Index]
 
 
+def new_array(path: Path, dtype: type, shape: tuple[int, ...]) -> None:
+    """Writes an array of zeros to a file, of which a kill leaves no part."""
+    with writing(path) as temporary:
+        np.lib.format.open_memmap(temporary, "w+", dtype, shape)
+
+
 class DenseIndex(Index):
     """An `Index` of one vector per passage, in a file that is mapped into memory.
 
@@ -273,8 +279,7 @@ class DenseIndex(Index):
         """Writes the vectors of passages."""
         vectors = self._embed["document"](texts)
         if not self._path.exists():
-            shape = (self._count, vectors.shape[1])
-            np.lib.format.open_memmap(self._path, "w+", np.float32, shape)
+            new_array(self._path, np.float32, (self._count, vectors.shape[1]))
         np.load(self._path, mmap_mode="r+")[rows] = vectors
 
     def search(self, queries: Sequence[str], k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ import pytest
 
 from bertjax import search as search_command
 from bertjax.base.checksums import CHECKSUMS
-from bertjax.inference import indexes, retrieval
+from bertjax.inference import indexes, pretrained, retrieval
 from bertjax.inference.retrieval import Collection, beir_collection, search
 from bertjax.search import write_ranking
 from tests.cases import WEEKLY
@@ -42,6 +42,29 @@ def test_blocks_find_what_sorting_all_scores_finds(monkeypatch, cosine, tmp_path
     for row, values in zip(found, scores, strict=True):
         for i in range(19):
             assert values[i] > values[i + 1] or row[i] < row[i + 1]
+
+
+def test_an_index_that_was_killed_while_its_file_was_made_is_made_again(monkeypatch, tmp_path):
+    vectors = np.eye(3, dtype=np.float32)
+    embed = {"document": lambda texts: vectors[: len(texts)], "query": lambda texts: vectors[1:2]}
+    make = np.lib.format.open_memmap
+
+    def killed(file, *args, **kwargs):
+        make(file, *args, **kwargs)
+        with open(file, "r+b") as opened:
+            opened.truncate(20)
+        raise KeyboardInterrupt
+
+    def added():
+        index = retrieval.DenseIndex(embed, tmp_path, 3, cosine=False)
+        index.add(np.arange(3), ["a", "b", "c"])
+        return index
+
+    monkeypatch.setattr(np.lib.format, "open_memmap", killed)
+    with pytest.raises(KeyboardInterrupt):
+        added()
+    monkeypatch.undo()
+    assert added().search(["b"], 1)[1].tolist() == [[1]]
 
 
 def test_a_small_corpus_is_returned_whole_and_bad_vectors_are_refused():
@@ -393,9 +416,7 @@ def test_other_columns_of_ids_are_named_by_a_flag(beir, capsys, monkeypatch):
         beir_collection(beir, "test", id_column="mind")
     kind = types.SimpleNamespace(open=None, metrics=dict)
     monkeypatch.setattr("bertjax.weights.load_model", lambda *_: None)
-    monkeypatch.setattr(
-        "bertjax.inference.pretrained.Pretrained", lambda _: types.SimpleNamespace(loaded=None)
-    )
+    monkeypatch.setattr(pretrained, "Pretrained", lambda _: types.SimpleNamespace(loaded=None))
     monkeypatch.setattr(indexes, "index_of", lambda *_, **options: kind)
     monkeypatch.setattr(Collection, "rank", lambda *_, **options: expected)
     flags = ["--model", "m", "--retrieval_dir", str(beir), "--id_column", "mine", "--keep_same_id"]
