@@ -411,6 +411,7 @@ lm_predictions.lm_head.LayerNorm.  cls.predictions.transform.LayerNorm.
 lm_predictions.lm_head.            cls.predictions.
 """),
         absent=PAIRS,
+        left_out=("position_embeddings", "word_embeddings._weight", "encoder.LayerNorm."),
         encoders=("rtd",),
         read=_read_deberta,
         write=_write_deberta,

@@ -83,6 +83,8 @@ class Family(NamedTuple):
         encoders: names of the heads of the family of which transformers has the encoder alone.
         encoder_suffix: suffix of the class of the encoder in transformers.
         absent: names of the heads in `bertjax.model.HEADS` that transformers lacks for the family.
+        left_out: parts of names of tensors that published files have and transformers leaves out,
+            which are left out here with a line; docs/weights.md has the reasons.
         classifier: name of a linear layer for classes without a dense layer before it.
         decoder_has_bias: whether the output matrix of an untied masked LM has a bias of its own.
         modules_in_files: whether the layers of the classes have the names of the tensors in files,
@@ -100,6 +102,7 @@ class Family(NamedTuple):
     fields: Mapping[str, str] = BERT_FIELDS
     aliases: Renames = ()
     absent: tuple[str, ...] = ("rtd",)
+    left_out: tuple[str, ...] = ()
     encoders: tuple[str, ...] = ()
     encoder_suffix: str = "Model"
     classifier: str = "classifier"

@@ -202,12 +202,6 @@ _BUFFER = re.compile(
 )
 # The step of bfloat16, in which files may be stored, below 1.
 _ROUNDING = 2.0**-8
-# Parts of the names of tensors that published models have and transformers leaves out; the first is
-# in `_keys_to_ignore_on_load_unexpected` of its classes. docs/weights.md has the reasons.
-_LEFT_OUT = {
-    "deberta-v2": ("position_embeddings", "word_embeddings._weight", "encoder.LayerNorm."),
-    "esm": ("position_embeddings.weight",),
-}
 
 
 @functools.cache
@@ -285,7 +279,7 @@ def find(name: str, model_type: str) -> list[Target]:
 
 def is_left_out(name: str, model_type: str) -> bool:
     """Whether transformers leaves out a tensor for which the model has no parameter."""
-    return any(part in name for part in _LEFT_OUT.get(model_type, ()))
+    return any(part in name for part in FAMILIES[model_type].left_out)
 
 
 def located(stored: Iterable[str], config: BertConfig) -> dict[str, list[Target]]:

@@ -522,6 +522,7 @@ esm.encoder.layer.*.attention.self.rotary_embeddings.  esm.rotary_embeddings.
 encoder.layer.*.attention.self.rotary_embeddings.      esm.rotary_embeddings.
 """),
         absent=(*PAIRS, "rtd"),
+        left_out=("position_embeddings.weight",),
         encoders=_NO_CLASSES,
         decoder_has_bias=False,
         positions_after_padding=True,

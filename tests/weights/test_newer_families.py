@@ -45,7 +45,6 @@ OF_TRANSFORMERS = (
     "multiple_choice",
 )
 CONFIGS = 12
-OLDER_CONFIGS = 6  # of BERT and the others that are not in `NEWER_FAMILIES`
 ROWS = 4
 COMPARED = ("hidden states", "outputs", "attention", "gradients")
 
@@ -477,7 +476,6 @@ def cases():
         pytest.param(family, seed, marks=marks_of(family, seed))
         for seed in range(CONFIGS)
         for family in FAMILIES
-        if family in NEWER_FAMILIES or seed < OLDER_CONFIGS
     ],
 )
 def test_an_odd_config_equals_transformers(family, seed, tmp_path, tiny_family, tokenizer, cases):
