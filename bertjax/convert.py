@@ -176,7 +176,11 @@ def verify(model: "Pretrained", written: Path) -> None:
             source = model.loaded.source
             origin = []
             if source.kind == "hf":
-                origin = [transformer_folder(source.where)]
+                place = transformer_folder(source.where)
+                # Without these, transformers does not know the class of the tokenizer.
+                described = [place / "config.json", place / "tokenizer_config.json"]
+                if any(file.is_file() for file in described):
+                    origin = [place]
             for directory in (written, *origin):
                 _check_tokenizer(model, directory)
     for name, difference in differences.items():

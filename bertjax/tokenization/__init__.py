@@ -8,6 +8,7 @@ from bertjax.tokenization.bpe import (
     train_bpe,
     train_modernbert_bpe,
 )
+from bertjax.tokenization.dictionary import check_dictionary
 from bertjax.tokenization.extension import Extension, extend
 from bertjax.tokenization.load_tokenizer import load_tokenizer
 from bertjax.tokenization.tokenizer_files import TOKENIZER_FILES, VOCABULARY_FILES
@@ -24,6 +25,7 @@ __all__ = [
     "Tokenizer",
     "UnigramTokenizer",
     "WordPieceTokenizer",
+    "check_dictionary",
     "extend",
     "load_tokenizer",
     "train_bpe",

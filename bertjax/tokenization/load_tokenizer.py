@@ -38,6 +38,7 @@ from bertjax.tokenization.bpe import (
     ByteLevelBPETokenizer,
     ModernBertTokenizer,
 )
+from bertjax.tokenization.dictionary import DICTIONARY, read_dictionary
 from bertjax.tokenization.tokenizer_files import (
     ADDED,
     ALBERT_CLASS,
@@ -97,7 +98,8 @@ def load_tokenizer(path: str | Path, do_lower_case: bool | None = None) -> Token
     The files determine the tokenization algorithm: `vocab.txt` means WordPiece, `vocab.json` with
     `merges.txt` means byte-level BPE, `spiece.model`, `sentencepiece.bpe.model` and `spm.model`
     mean unigram, and `tokenizer.json` names the algorithm. `tokenizer.json` takes precedence over
-    the other vocabulary files. A warning names the fields that nobody here knows.
+    the other vocabulary files. `vocab.bpe` of GPT-2 needs fairseq's `dict.txt`, which has the ids.
+    A warning names the fields that nobody here knows.
 
     Args:
         path: the directory or file, the name of a model on the hub, or `bertjax:NAME` for a model
@@ -232,11 +234,16 @@ def _bpe(source: TokenizerFiles) -> Tokenizer:
     vocab_file = source.directory / "vocab.json"
     merges_file = source.directory / "merges.txt"
     missing = [file for file in (vocab_file, merges_file) if not file.is_file()]
+    dictionary = source.directory / DICTIONARY
+    if source.file.name == "vocab.bpe" and dictionary.is_file():
+        merges = read_merges(source.file)
+        tokens = read_dictionary(dictionary, merges)
+        return ByteLevelBPETokenizer(numbered(tokens), merges, **source.common)
     if not source.json:
         if missing:
             raise FileNotFoundError(
-                f"{missing[0]} is missing: a byte-level BPE needs vocab.json and merges.txt, or a "
-                "tokenizer.json."
+                f"{missing[0]} is missing: a byte-level BPE needs vocab.json and merges.txt, "
+                "vocab.bpe and fairseq's dict.txt, or a tokenizer.json."
             )
         return ByteLevelBPETokenizer(
             read_json(vocab_file),
@@ -382,6 +389,11 @@ def _unigram_class(source: TokenizerFiles) -> str:
     if source.file.name != "sentencepiece.bpe.model":
         return ALBERT_CLASS
     model_type = source.model.get("model_type")
+    dictionary = source.directory / DICTIONARY
+    if model_type is None and dictionary.is_file():
+        model_type = "xlm-roberta"
+        if read_dictionary(dictionary, None)[4] == "<unk>":  # a second one
+            model_type = "camembert"
     classes = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
     if model_type not in classes:
         raise ValueError(

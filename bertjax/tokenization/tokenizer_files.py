@@ -31,6 +31,7 @@ _KIND_OF_FILE = {
     "spiece.model": "Unigram",
     "sentencepiece.bpe.model": "Unigram",
     "spm.model": "Unigram",
+    "vocab.bpe": "BPE",
 }
 VOCABULARY_FILES = ("tokenizer.json", *_KIND_OF_FILE)
 """The names of all files that hold a vocabulary."""
@@ -158,8 +159,8 @@ def find_tokenizer(path: Path, do_lower_case: bool | None) -> TokenizerFiles:
     if not names:
         raise FileNotFoundError(
             f"No tokenizer at {path}: expected tokenizer.json, vocab.txt, vocab.json with "
-            "merges.txt, spiece.model, sentencepiece.bpe.model or spm.model, or a directory that "
-            "contains one of these."
+            "merges.txt, spiece.model, sentencepiece.bpe.model, spm.model, or vocab.bpe with "
+            "fairseq's dict.txt, or a directory that contains one of these."
         )
     config = _read_config(directory / CONFIG)
     model = read_optional(directory / "config.json")
@@ -311,7 +312,7 @@ def read_vocab_txt(file: Path) -> dict[str, int]:
 
     Blank lines become the entries "", "\\r", "\\r\\r"..., which no text produces.
     """
-    tokens = _lines(file)
+    tokens = lines_of(file)
     while tokens and not tokens[-1]:
         tokens.pop()
     blank = itertools.count()
@@ -328,7 +329,7 @@ def read_vocab_txt(file: Path) -> dict[str, int]:
 
 def read_merges(file: Path) -> list[tuple[str, str]]:
     """Reads a `merges.txt`; returns the BPE merges as pairs of tokens, in order of rank."""
-    lines = _lines(file)
+    lines = lines_of(file)
     if lines[0].startswith("#version"):
         lines = lines[1:]
     return [pair_of(line, file) for line in lines if line]
@@ -344,7 +345,8 @@ def pair_of(text: str, file: Path) -> tuple[str, str]:
     return pieces[0], pieces[1]
 
 
-def _lines(file: Path) -> list[str]:
+def lines_of(file: Path) -> list[str]:
+    """Returns the lines of a file in UTF-8."""
     # Only "\n" ends a line: splitlines() would also split at U+2028, which is an entry of some
     # released vocabularies.
     with naming_read_errors(file):

@@ -195,9 +195,9 @@ _BIAS = "predictions/bias"
 _DECODER_BIAS = "predictions/decoder/bias"
 # Older files of ESM have a copy in each layer; that of layer 0 is read.
 _COPY = re.compile(r"(.*\.layer\.)[1-9][0-9]*(\.attention\.self\.rotary_embeddings\.inv_freq)")
-# Buffers of transformers, which are computed.
+# Buffers of transformers, which are computed, and of fairseq.
 _BUFFER = re.compile(
-    r"(.*\.)?(position_ids|token_type_ids|rotary_emb\.(original_)?inv_freq"
+    r"(.*\.)?(position_ids|token_type_ids|version|_float_tensor|rotary_emb\.(original_)?inv_freq"
     r"|encoder\.embed_positions\.weight)|" + _COPY.pattern
 )
 # The step of bfloat16, in which files may be stored, below 1.
@@ -362,11 +362,6 @@ def without_wrapper(
     """
     paths: dict[str, list[str]] = {}
     for name in tensors:
-        if "sentence_encoder." in name:
-            raise ValueError(
-                f"{where} has the names of fairseq: convert it with the script of transformers, "
-                "convert_roberta_original_pytorch_checkpoint_to_pytorch.py."
-            )
         if _BUFFER.fullmatch(name):
             continue
         rest = name

@@ -1,13 +1,15 @@
 """Checkpoints of the trainers of models, under the names and fields of transformers.
 
 Megatron-LM (Shoeybi et al. 2019) trains BERTs whose LayerNorm stands before the layers; FlexBERT,
-in MosaicML's Composer, trained ModernBERT (Warner et al. 2024). Their tensors have other names, and
-Megatron's query, key and value are one matrix. The settings of a model stand beside its tensors,
+in MosaicML's Composer, trained ModernBERT (Warner et al. 2024); fairseq (Ott et al. 2019) trained
+RoBERTa and XLM-R. Their tensors have other names, and query, key and value are one matrix in
+Megatron-LM and in early versions of fairseq. The settings of a model stand beside its tensors,
 under names of the trainer: they are followed, or refused by name if the family cannot compute what
 they say, and `config.json`, if there is one, must not contradict them.
 """
 
 import functools
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from bertjax.base.files import brief, naming_read_errors
-from bertjax.tokenization import Tokenizer
-from bertjax.weights.families import config_from_hf
-from bertjax.weights.family import parse_fields, parse_renames
+from bertjax.tokenization import Tokenizer, check_dictionary
+from bertjax.weights.families import FAMILIES, config_from_hf
+from bertjax.weights.family import Renames, parse_fields, parse_renames
 from bertjax.weights.names import LazyTensors
 from bertjax.weights.torch_files import MEGATRON, fields_of
 
@@ -108,19 +110,93 @@ global_attn_every_n_layers
 """
 
 
+_FAIRSEQ_FIXED = parse_fields("""
+activation_fn                      gelu
+pooler_activation_fn               tanh
+model_parallel_size                1
+no_token_positional_embeddings     False
+encoder_learned_pos                True
+no_scale_embedding                 True
+adaptive_input                     False
+quant_noise_pq                     0
+quant_noise_scalar                 0
+spectral_norm_classification_head  False
+""")
+_FAIRSEQ_FIELDS = parse_fields("""
+encoder_layers           num_hidden_layers
+encoder_embed_dim        hidden_size
+encoder_ffn_embed_dim    intermediate_size
+encoder_attention_heads  num_attention_heads
+dropout                  hidden_dropout_prob
+attention_dropout        attention_probs_dropout_prob
+pooler_dropout           classifier_dropout
+""")
+# The encoder was a decoder in early versions, and its first LayerNorm `emb_layer_norm`.
+_FAIRSEQ_NAMES = parse_renames("""
+decoder.                   encoder.
+encoder.sentence_encoder.  roberta.
+encoder.lm_head.           lm_head.
+lm_head.weight             lm_head.decoder.weight
+.embed_tokens.             .embeddings.word_embeddings.
+.embed_positions.          .embeddings.position_embeddings.
+.embed_segments.           .embeddings.token_type_embeddings.
+.emb_layer_norm.           .embeddings.LayerNorm.
+.layernorm_embedding.      .embeddings.LayerNorm.
+.layers.                   .encoder.layer.
+.self_attn.in_proj_        .self_attn.in_proj.
+.self_attn.q_proj.         .attention.self.query.
+.self_attn.k_proj.         .attention.self.key.
+.self_attn.v_proj.         .attention.self.value.
+.self_attn.out_proj.       .attention.output.dense.
+.fc1.                      .intermediate.dense.
+.fc2.                      .output.dense.
+""")
+# {family: names of the LayerNorms in and behind the layers}.
+_FAIRSEQ_NORMS = {
+    "roberta": parse_renames("""
+.self_attn_layer_norm.  .attention.output.LayerNorm.
+.final_layer_norm.      .output.LayerNorm.
+"""),
+    "roberta-prelayernorm": parse_renames("""
+.self_attn_layer_norm.  .attention.LayerNorm.
+.final_layer_norm.      .intermediate.LayerNorm.
+roberta.layer_norm.     roberta.LayerNorm.
+roberta.                roberta_prelayernorm.
+"""),
+    "xlm-roberta-xl": parse_renames("""
+.self_attn_layer_norm.  .attention.self_attn_layer_norm.
+.final_layer_norm.      .LayerNorm.
+roberta.layer_norm.     roberta.encoder.LayerNorm.
+"""),
+}
+# {class of the tokenizer: family of the models with RoBERTa's architecture}.
+_ROBERTAS = {
+    "RobertaTokenizer": "roberta",
+    "XLMRobertaTokenizer": "xlm-roberta",
+    "CamembertTokenizer": "camembert",
+}
+# The name of fairseq's word embedding.
+_WORDS = re.compile(r"\S*sentence_encoder\.embed_tokens\.weight")
+
+
 def in_transformers(
     tensors: LazyTensors, config: dict[str, Any], where: Path, tokenizer: Tokenizer | None
 ) -> tuple[LazyTensors, dict[str, Any]]:
     """Returns the tensors of a checkpoint and its `config.json` as transformers has them.
 
-    Those of another trainer than Megatron-LM and FlexBERT are returned as they are. `config` is the
-    content of `config.json`; {} if there is none, which is returned if the checkpoint has no
-    settings either. Raises ValueError if a setting is not supported, or differs from `config`.
+    Those of another trainer than Megatron-LM, FlexBERT and fairseq are returned as they are.
+    `config` is the content of `config.json`; {} if there is none, which is returned if the
+    checkpoint has no settings either. Raises ValueError if a setting is not supported, or differs
+    from `config`.
     """
+    words = next(filter(_WORDS.fullmatch, tensors), None)
     is_megatron = any(MEGATRON in fields_of(value) for value in tensors.beside.values())
     if is_megatron:
         described = _of_megatron(fields_of(tensors.beside.get("args")), where)
+    elif words:
+        tensors, described = _of_fairseq(tensors, words, config, where, tokenizer)
     else:
+        _settings_of_fairseq(tensors, where)  # refuses what has other names
         own = fields_of(tensors.beside.get("integrations"))
         for key in ("huggingface", "model", "config", "content"):
             own = fields_of(own.get(key))
@@ -134,7 +210,7 @@ def in_transformers(
     for name, value in described.items():
         other = config.get(name, value)
         # A vocabulary may be padded.
-        is_free = name in ("vocab_size", "pad_token_id") or "dropout" in name
+        is_free = name in ("vocab_size", "pad_token_id", "architectures") or "dropout" in name
         if other != value and not is_free:
             raise ValueError(
                 f"{where} was trained with {name}={brief(value)}, but config.json beside it says "
@@ -163,7 +239,7 @@ def _converted(settings: Mapping[str, Any], fields: Mapping[str, str]) -> dict[s
 
 def _refuse_others(settings: Mapping[str, Any], fixed: Mapping[str, str], where: Path) -> None:
     for name, value in fixed.items():
-        other = brief(settings.get(name))
+        other = brief(settings.get(name)).removesuffix(".0")
         if other not in ("None", value):
             raise ValueError(f"{where} was trained with {name}={other}: only {value} is supported.")
 
@@ -185,25 +261,42 @@ def _under_names_of_bert(
     with naming_read_errors(where):
         known = config_from_hf(config)
         absent = np.broadcast_to(np.float32(0), (known.type_vocab_size, known.hidden_size))
-    readers: dict[str, Callable[[], np.ndarray]] = {}
-    for stored in tensors:
-        name = stored
-        for own, theirs in _MEGATRON_NAMES:
-            name = name.replace(own, theirs)
-        read = functools.partial(tensors.__getitem__, stored)
-        if _FUSED in name:
-            split = functools.partial(_part, read, version, known.num_attention_heads)
-            for part, module in enumerate(_SPLIT):
-                readers[name.replace(_FUSED, module)] = functools.partial(split, part)
-        elif name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
+    split = functools.partial(_part, version=version, heads=known.num_attention_heads)
+    readers = _renamed(tensors, _MEGATRON_NAMES, _FUSED, split, where)
+    for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
+        if name in readers:
+            read = readers[name]
             readers[name] = lambda read=read: np.atleast_1d(read())[: known.vocab_size]
-        else:
-            readers[name] = read
     readers.setdefault("bert.embeddings.token_type_embeddings.weight", lambda: absent)
     return LazyTensors(readers)
 
 
-def _part(read: Callable[[], np.ndarray], version: int, heads: int, part: int) -> np.ndarray:
+def _renamed(
+    tensors: LazyTensors, renames: Renames, fused: str, split: Callable[..., Any], where: Path
+) -> dict[str, Callable[[], np.ndarray]]:
+    """Returns {new name: function that reads the tensor}.
+
+    Tensors of `fused` modules become three, by `split(function that reads one, index of the part)`.
+    """
+    readers: dict[str, Callable[[], np.ndarray]] = {}
+    for stored in tensors:
+        name = stored
+        for own, theirs in renames:
+            name = name.replace(own, theirs)
+        if name in readers:
+            raise ValueError(
+                f"{where} has {brief(stored)} under two names: save the tensors of one model alone."
+            )
+        read = functools.partial(tensors.__getitem__, stored)
+        if fused in name:
+            for part, module in enumerate(_SPLIT):
+                readers[name.replace(fused, module)] = functools.partial(split, read, part)
+        else:
+            readers[name] = read
+    return readers
+
+
+def _part(read: Callable[[], np.ndarray], part: int, version: int, heads: int) -> np.ndarray:
     """Returns the queries (`part` 0), keys (1) or values (2) of a matrix or bias of all three."""
     fused = np.atleast_1d(read())
     if len(fused) % (3 * heads):
@@ -247,3 +340,82 @@ def _of_flexbert(
         whole_head = {"rotary_emb_dim": str(config_from_hf(described).head_size)}
     _refuse_others(values, whole_head, where)
     return described
+
+
+def _settings_of_fairseq(tensors: LazyTensors, where: Path) -> Mapping[str, Any]:
+    """Returns `args` of old versions, or `cfg.model` of newer ones, unless of another model."""
+    config = fields_of(tensors.beside.get("cfg"))
+    settings = fields_of(tensors.beside.get("args")) or fields_of(config.get("model"))
+    kind = brief(settings.get("_name") or settings.get("arch"))
+    if kind.startswith(("data2vec", "wav2vec")):
+        raise ValueError(f"{where} is a {kind} of fairseq: only RoBERTa and XLM-R are supported.")
+    if any("flat_param" in name for name in tensors):
+        raise ValueError(f"{where} is one of the shards of a model (FSDP): save it in one file.")
+    return settings
+
+
+def _of_fairseq(
+    tensors: LazyTensors,
+    words: str,
+    config: Mapping[str, Any],
+    where: Path,
+    tokenizer: Tokenizer | None,
+) -> tuple[LazyTensors, dict[str, Any]]:
+    """Returns the tensors of fairseq under the names of transformers, and their `config.json`.
+
+    The family is the one with the LayerNorms of the model. In early versions they stood behind
+    attention and feed-forward layers, whatever `encoder_normalize_before` says. Token types, which
+    no model has, are zeros.
+    """
+    settings = _settings_of_fairseq(tensors, where)
+    names = " ".join(tensors)
+    is_early = ".emb_layer_norm." in names
+    is_pre_norm = "sentence_encoder.layer_norm." in names
+    is_normed = is_early or ".layernorm_embedding." in names
+    if not is_early:
+        is_pre_norm = settings.get("encoder_normalize_before", is_pre_norm)
+        is_normed = settings.get("layernorm_embedding", is_normed)
+    _refuse_others(settings, _FAIRSEQ_FIXED, where)
+    model_type = family = "roberta"
+    if is_pre_norm:
+        model_type = family = "roberta-prelayernorm" if is_normed else "xlm-roberta-xl"
+    elif config.get("model_type") in _ROBERTAS.values():
+        model_type = config["model_type"]
+    elif tokenizer is not None:
+        model_type = _ROBERTAS.get(tokenizer.tokenizer_class, family)
+    described = {
+        "model_type": model_type,
+        "type_vocab_size": 1,
+        "pad_token_id": 1,
+        "layer_norm_eps": 1e-5,
+        "tie_word_embeddings": not settings.get("untie_weights_roberta"),
+    }
+    described |= _converted(settings, _FAIRSEQ_FIELDS)
+    if settings.get("regression_target"):
+        described["problem_type"] = "regression"
+    with naming_read_errors(where):
+        rows, size = tensors[words].shape
+        described["vocab_size"] = rows
+        if "max_positions" in settings:
+            described["max_position_embeddings"] = settings["max_positions"] + 2
+    if tokenizer is not None:
+        check_dictionary(tokenizer, where if where.is_dir() else where.parent)
+        if tokenizer.vocab_size != rows:
+            raise ValueError(
+                f"{where} has embeddings of {rows} tokens, but the tokenizer beside it has "
+                f"{tokenizer.vocab_size}: use the tokenizer and dict.txt of this model."
+            )
+    renames = _FAIRSEQ_NAMES + _FAIRSEQ_NORMS[family]
+    heads = {*re.findall(r"classification_heads\.[^. ]+\.", names)}
+    if len(heads) == 1:  # of several, none is read
+        renames += ((heads.pop(), "classifier."),)
+        suffix = "ForSequenceClassification"
+        described["architectures"] = [FAMILIES[model_type].class_name + suffix]
+    absent = np.broadcast_to(np.float32(0), (1, size))
+    segments = words.replace("embed_tokens", "embed_segments")
+    tensors = LazyTensors({**tensors.data, segments: lambda: absent})
+    split = functools.partial(_part, version=0, heads=1)
+    readers = _renamed(tensors, renames, "self_attn.in_proj", split, where)
+    if not config and "num_attention_heads" not in described:  # which no tensor shows
+        described = {}
+    return LazyTensors(readers), described

@@ -9,8 +9,8 @@ only the opcodes that torch writes, up to a number that bounds the memory. A nam
 such as `torch.FloatStorage`, is never imported: the few admitted names become a `_Global`, whose
 calls describe tensors. Names of Python's library are refused, except for those of plain data; all
 others, such as the classes of a trainer's settings, become an `_Other`, which has only the fields
-of an `argparse.Namespace` and may only stand beside the tensors. All objects that a pickle can
-reach are plain values or descriptions.
+of an `argparse.Namespace` or of OmegaConf and may only stand beside the tensors. All objects that a
+pickle can reach are plain values or descriptions.
 """
 
 import functools
@@ -57,9 +57,10 @@ _DTYPES = {
 _ADMITTED = {_ORDERED_DICT, _REBUILD_TENSOR, _REBUILD_PARAMETER, *_DTYPES}
 # Names of Python's library with which data are pickled that trainers save beside a model.
 _DATA = re.compile(
-    r"(argparse|collections|datetime|enum|pathlib|types|uuid)\.\w+|_codecs\.encode|functools\.partial|"
-    r"copy_?reg\._reconstructor|(builtins|__builtin__)\.(bytearray|complex|dict|float|"
-    r"frozenset|int|list|object|set|slice|str|tuple)"
+    r"(argparse|collections|datetime|enum|pathlib|types|typing|uuid)\.\w+|_codecs\.encode|"
+    r"functools\.partial|copy_?reg\._reconstructor|_operator\.getitem|"
+    r"(builtins|__builtin__)\.(Ellipsis|bool|bytearray|bytes|complex|dict|float|frozenset|int|"
+    r"list|long|object|set|slice|str|tuple|unicode)"
 )
 # Types to read instead of dtypes that numpy lacks or in which some byte values are invalid.
 _STORED_AS = {"bfloat16": "uint16", "bool": "uint8"}
@@ -150,7 +151,7 @@ class _Global(NamedTuple):
 class _Other:
     """A class or function outside of tensors, or what its call gives.
 
-    Only the name is known, and the fields of an `argparse.Namespace`.
+    Only the name is known, and the fields of an `argparse.Namespace` or of OmegaConf.
     """
 
     def __init__(self, name: str):
@@ -164,17 +165,26 @@ class _Other:
     __call__ = append = extend = update = ignore
 
     def __setstate__(self, state: Any) -> None:
-        if self.name == "argparse.Namespace" and type(state) is dict:
+        is_read = self.name == "argparse.Namespace" or self.name.startswith("omegaconf.")
+        if is_read and type(state) is dict:
             self.fields = state
 
 
 def fields_of(value: Any) -> dict[Any, Any]:
-    """Returns the entries of a dict, or the fields of an `argparse.Namespace`, in a pickle."""
+    """Returns the entries of a dict or of OmegaConf's, or the fields of an `argparse.Namespace`."""
     if isinstance(value, _Other):
-        return value.fields
+        value = value.fields
+        if isinstance(value.get("_content"), dict):  # of OmegaConf, whose values are in nodes
+            return {name: _value_of(node) for name, node in value["_content"].items()}
     if isinstance(value, dict):
         return value
     return {}
+
+
+def _value_of(node: Any) -> Any:
+    if isinstance(node, _Other):
+        return node.fields.get("_val", node)
+    return node
 
 
 def _is_count(value: Any) -> bool:

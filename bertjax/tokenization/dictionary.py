@@ -1,0 +1,60 @@
+"""The dictionary of fairseq, `dict.txt`, which says what the rows of a model's embedding belong to.
+
+A line holds a symbol and its count. Lines have the ids after those of four special tokens, and
+`<mask>` has the last id. A symbol is a piece of SentencePiece, or the id of a token in GPT-2's
+byte-level BPE: GPT-2 numbers the bytes and then what the merges lead to, unless `encoder.json` says
+otherwise.
+"""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from tokenizers import pre_tokenizers
+
+from bertjax.base.files import brief, read_json
+from bertjax.tokenization.base import Tokenizer, numbered
+from bertjax.tokenization.bpe import ROBERTA_ORDER
+from bertjax.tokenization.tokenizer_files import lines_of, warn
+
+DICTIONARY = "dict.txt"
+
+
+def check_dictionary(tokenizer: Tokenizer, directory: Path) -> None:
+    """Raises ValueError if a tokenizer gives other ids than the dictionary in `directory`."""
+    file = directory / DICTIONARY
+    if not file.is_file():
+        warn(f"{directory} has no {DICTIONARY}, by which the ids of its tokenizer could be checked")
+        return
+    expected = read_dictionary(file, getattr(tokenizer, "merges", None))
+    # CamemBERT has its special tokens twice; those that no text has end in NOTUSED.
+    tokens = [token.removesuffix("NOTUSED") for token in tokenizer.tokens]
+    for index, (token, own) in enumerate(itertools.zip_longest(expected, tokens)):
+        if token != own:
+            raise ValueError(
+                f"{file} gives the id {index} to {brief(repr(token), 40)}, but the tokenizer "
+                f"beside it to {brief(repr(own), 40)}: use the tokenizer of this model."
+            )
+
+
+def read_dictionary(file: Path, merges: Sequence[tuple[str, str]] | None) -> list[str]:
+    """Returns the tokens in the order of their ids; `merges`: those of a byte-level BPE."""
+    names = {}
+    if merges is not None:
+        encoder = file.with_name("encoder.json")
+        if encoder.is_file():
+            ids = read_json(encoder)
+        else:
+            known = sorted(pre_tokenizers.ByteLevel.alphabet())
+            ids = numbered([*known, *map("".join, merges), "<|endoftext|>"])
+        names = {str(index): token for token, index in ids.items()}
+    tokens = [*ROBERTA_ORDER[:4]]
+    for line in lines_of(file):
+        symbol, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
+        if symbol and count.isdigit():
+            tokens.append(names.get(symbol, symbol))
+        elif line:
+            raise ValueError(
+                f"{file}: {brief(line)!r} is not a symbol and its count: copy it again."
+            )
+    return [*tokens, ROBERTA_ORDER[4]]
