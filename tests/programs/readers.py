@@ -29,7 +29,7 @@ from bertjax.tasks.sources.own_files import count_choices, learn_labels, with_in
 from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.sources.swag import read_swag
 from bertjax.tokenization import load_tokenizer
-from bertjax.weights import sentence_transformers
+from bertjax.weights import originals, sentence_transformers
 from bertjax.weights.hf import open_hf, open_weights
 from bertjax.weights.load import load_model
 from bertjax.weights.sentence_transformers import read_sentence_modules
@@ -143,6 +143,11 @@ def _tokenizer(name: str, kind: str, file: str, *beside: str, **fields: Any) -> 
 
 
 # Models.
+
+
+def _read_original(path: Path) -> int:
+    tensors, _ = originals.in_transformers(open_bin(path), {}, path, None)
+    return _read_all(tensors)
 
 
 def _read_all(tensors: Any) -> int:
@@ -273,6 +278,7 @@ _ALL = (
                "tokenizer.json", is_json=True),
     _tokenizer("vocab.json", "bpe", "vocab.json", "merges.txt", is_json=True),
     _tokenizer("merges.txt", "bpe", "merges.txt", "vocab.json"),
+    _tokenizer("dict.txt", "bpe", "dict.txt", "vocab.bpe"),
     _tokenizer("spiece.model", "unigram", "spiece.model"),
     Reader(name="config.json", file="config.json", seeds=seeds.configs, read=_read_model,
            is_json=True, beside=_tiny_model, folder_named=True, weight=1),
@@ -292,6 +298,8 @@ _ALL = (
            is_json=True, beside=_tiny_model, folder_named=True, weight=3),
     Reader(name="bin-zip", file="a.bin", seeds=seeds.pickles, wrap=seeds.zip_bin,
            read=lambda path: _read_all(open_bin(path))),
+    Reader(name="bin-fairseq", file="a.pt", seeds=seeds.fairseq_pickles, wrap=seeds.zip_bin,
+           read=_read_original),
     Reader(name="bin-legacy", file="a.bin", seeds=seeds.legacy_pickles,
            read=lambda path: _read_all(open_bin(path))),
     Reader(name="tf1-index", file="a.ckpt.index", seeds=lambda: [bytes(100)], read=_read_tf1,

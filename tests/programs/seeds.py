@@ -1,5 +1,6 @@
 """Whole and hostile files of every format, which `fuzz` mutates."""
 
+import argparse
 import bz2
 import gzip
 import io
@@ -158,7 +159,11 @@ def parquet_rows(rows: Sequence[Any]) -> bytes:
 def tokenizer_files(kind: str) -> dict[str, bytes]:
     folder = scratch()
     if kind == "bpe":
-        train_bpe(WORDS, vocab_size=300).save(folder)
+        tokenizer = train_bpe(WORDS, vocab_size=300)
+        tokenizer.save(folder)
+        shutil.copy(folder / "merges.txt", folder / "vocab.bpe")
+        numbers = range(257 + len(tokenizer.merges))
+        (folder / "dict.txt").write_text("".join(f"{number} 9\n" for number in numbers))
     elif kind == "unigram":
         train_unigram(WORDS * 5, vocab_size=90).save(folder)
     else:
@@ -225,6 +230,18 @@ def pickles() -> list[bytes]:
         bins.program(bins.mapping({"state_dict": bins.mapping({"a": bins.tensor()})})),
         *(bins.program(make(marker)) for make in bins.LIVE.values()),
     ]
+
+
+def fairseq_pickles() -> list[bytes]:
+    layer = "encoder.sentence_encoder.layers.0.self_attn.in_proj_weight"
+    words = "encoder.sentence_encoder.embed_tokens.weight"
+    heads = {f"classification_heads.a.{x}.weight": bins.tensor() for x in ("dense", "out_proj")}
+    model = bins.mapping({words: bins.tensor(), layer: bins.tensor(), **heads})
+    settings = {"encoder_attention_heads": 1, "max_positions": 32, "quant_noise_pq": 0, "arch": "a"}
+    args = bins.pickled(argparse.Namespace(**settings))
+    cfg = bins.mapping({"model": args, "common": bins.pickled(settings)})
+    files = [{"args": args, "model": model}, {"args": b"N", "cfg": cfg, "model": model}]
+    return [bins.program(bins.mapping(file)) for file in files]
 
 
 def legacy_pickles() -> list[bytes]:
