@@ -269,14 +269,6 @@ def test_a_head_without_the_prefix_of_its_encoder_is_refused(saved):
         ours(folder, "sequence_classification")
 
 
-def test_the_names_of_fairseq_are_refused_with_its_name(saved):
-    _, folder, _ = saved("roberta")
-    names = ("encoder.sentence_encoder.embed_tokens.weight", "encoder.lm_head.dense.weight")
-    write(folder, dict.fromkeys(names, torch.zeros(2, 2)))
-    with pytest.raises(ValueError, match=r"names of fairseq: .* script of transformers"):
-        ours(folder)
-
-
 # Tensors in Microsoft's files of DeBERTa-v3 (base; mDeBERTa; xsmall).
 OF_MICROSOFT = [
     ["position_embeddings.weight"],
