@@ -354,6 +354,23 @@ def _settings_of_fairseq(tensors: LazyTensors, where: Path) -> Mapping[str, Any]
     return settings
 
 
+def _family_of_fairseq(settings: Mapping[str, Any], names: str) -> str:
+    """Returns the family that has the LayerNorms of a model, of which `names` are the tensors.
+
+    In early versions, they stood behind the embeddings and behind attention and feed-forward
+    layers, whatever the settings say.
+    """
+    if ".emb_layer_norm." in names:
+        return "roberta"
+    is_normed = settings.get("layernorm_embedding", ".layernorm_embedding." in names)
+    is_pre_norm = settings.get("encoder_normalize_before", "sentence_encoder.layer_norm." in names)
+    if not is_pre_norm:
+        return "roberta"
+    if is_normed:
+        return "roberta-prelayernorm"
+    return "xlm-roberta-xl"
+
+
 def _of_fairseq(
     tensors: LazyTensors,
     words: str,
@@ -363,25 +380,16 @@ def _of_fairseq(
 ) -> tuple[LazyTensors, dict[str, Any]]:
     """Returns the tensors of fairseq under the names of transformers, and their `config.json`.
 
-    The family is the one with the LayerNorms of the model. In early versions they stood behind
-    attention and feed-forward layers, whatever `encoder_normalize_before` says. Token types, which
-    no model has, are zeros.
+    `words` is the name of the word embedding. Token types, which no model has, are zeros.
     """
     settings = _settings_of_fairseq(tensors, where)
-    names = " ".join(tensors)
-    is_early = ".emb_layer_norm." in names
-    is_pre_norm = "sentence_encoder.layer_norm." in names
-    is_normed = is_early or ".layernorm_embedding." in names
-    if not is_early:
-        is_pre_norm = settings.get("encoder_normalize_before", is_pre_norm)
-        is_normed = settings.get("layernorm_embedding", is_normed)
     _refuse_others(settings, _FAIRSEQ_FIXED, where)
-    model_type = family = "roberta"
-    if is_pre_norm:
-        model_type = family = "roberta-prelayernorm" if is_normed else "xlm-roberta-xl"
-    elif config.get("model_type") in _ROBERTAS.values():
+    names = " ".join(tensors)
+    family = _family_of_fairseq(settings, names)
+    model_type = family
+    if family == "roberta" and config.get("model_type") in _ROBERTAS.values():
         model_type = config["model_type"]
-    elif tokenizer is not None:
+    elif family == "roberta" and tokenizer is not None:
         model_type = _ROBERTAS.get(tokenizer.tokenizer_class, family)
     described = {
         "model_type": model_type,
