@@ -137,6 +137,8 @@ def tiny_family(tiny_config):
             fields["embedding_size"] = 16
         if MODEL_SIZES[name].output_embedding_size:
             fields["output_embedding_size"] = 24
+        if MODEL_SIZES[name].prediction_head_size:
+            fields["prediction_head_size"] = 24
         if MODEL_SIZES[name].mask_token_id:
             fields["mask_token_id"] = 4
         if MODEL_SIZES[name].residual_scale_layers:  # two layers multiply by 4.2 what they add

@@ -128,11 +128,16 @@ class BertConfig(Checked):
     mlm_transform: bool = True
     """Whether the MLM head has a dense layer, an activation and a LayerNorm before its output
     matrix."""
+    prediction_head_size: Size | None = None
+    """With mlm_transform: size of the vectors between two linear layers without biases, each
+    followed by the activation, which are the MLM head before its output matrix, as in UltraBERT;
+    None: the MLM head has one dense layer and a LayerNorm."""
     mlm_activation: Activation | None = None
     """Activation of the MLM head, named as for hidden_act; None: hidden_act."""
     classifier_activation: Activation | None = None
     """Fine-tuning: activation of the dense layer that sequence classifiers have instead of the
-    pooler, named as for hidden_act; None: sequence classifiers use the pooler."""
+    pooler, named as for hidden_act; None: sequence classifiers use the pooler or, with
+    add_pooling_layer=False, have no dense layer, as in UltraBERT."""
     summary_activation: Activation | None = None
     """Multiple choice: activation of a dense layer of its own, "sequence_summary", that stands
     before the classifier, as in ELECTRA; None: as in sequence classifiers."""
@@ -207,8 +212,12 @@ class BertConfig(Checked):
     sequence that are at most half of it away; needs pre_norm; None: all layers have global
     attention."""
     global_attn_every_n_layers: Size = 1
-    """With local_attention: layers 0, n, 2n, ... have global attention, and all others local
-    attention."""
+    """With local_attention: every n-th layer has global attention, the first of them being
+    first_global_layer, and all others local attention."""
+    first_global_layer: AtLeast0 = 0
+    """With local_attention: index of the first layer with global attention, below
+    global_attn_every_n_layers: 0 in ModernBERT, whose layers 0, n, 2n, ... are global, and n - 1 in
+    UltraBERT."""
     attention_bias: bool = True
     """Whether the linear layers of attention have biases."""
     query_key_norm: bool = False
@@ -228,7 +237,7 @@ class BertConfig(Checked):
     classifier_bias: bool = True
     """With prediction_head: whether its dense layer has a bias."""
     classifier_pooling: Literal["cls", "mean", "late"] = "cls"
-    """With classifier_activation: what classifiers of sequences read: the hidden state of [CLS]
+    """Without a pooler: what classifiers of sequences read: the hidden state of [CLS]
     (cls), the mean over all tokens (mean), or all tokens, whose logits are averaged (late)."""
     relative_attention: bool = False
     """Whether attention has embeddings of relative positions, as in DeBERTa."""
@@ -284,7 +293,7 @@ class BertConfig(Checked):
     """Family of the model (bert, roberta, xlm-roberta, camembert, data2vec-text, ernie, mpnet,
     albert, distilbert, electra, deberta-v2, modernbert, megatron-bert, roberta-prelayernorm,
     xlm-roberta-xl, bert-generation, rembert, roformer, nomic_bert, gte, jina_embeddings_v3, esm,
-    esmc or eurobert), which determines the format of its
+    esmc, eurobert or ultrabert), which determines the format of its
     files, and the heads and settings that it may have; it changes no other value, so begin a model
     of another family from a config in configs/pretrain."""
 
@@ -328,6 +337,10 @@ class BertConfig(Checked):
             raise ValueError("prediction_head=True needs a classifier_activation, such as gelu.")
         if self.prediction_head and self.classifier_pooling == "late":
             raise ValueError("classifier_pooling=late with prediction_head=True: use cls or mean.")
+        if self.prediction_head or not self.mlm_transform:
+            mode = "with prediction_head=True or mlm_transform=False"
+            reason = "the MLM head has no layers of its own before its output matrix"
+            self.refuse_set(("prediction_head_size",), mode, reason)
         if not self.relative_attention and self.enhanced_mask_decoder:
             raise ValueError("enhanced_mask_decoder=True needs relative_attention=True: set it.")
         if 0 < self.relative_attention_num_buckets < 32:
@@ -373,9 +386,17 @@ class BertConfig(Checked):
             self.refuse_set(names, "without pre_norm=True", reason)
         others = {*ROPE_FIELDS["yarn"], *ROPE_FIELDS["llama3"]} - {*ROPE_FIELDS[self.rope_type]}
         self.refuse_set([*others], f"with rope_type={self.rope_type}", "it does not read it")
-        if self.local_attention is not None:
+        if self.local_attention is None:
+            reason = "all layers have global attention"
+            self.refuse_set(("first_global_layer",), "without local_attention", reason)
+        else:
             reason = "local attention reads both sides"
             self.refuse_set(("is_decoder",), "with local_attention", reason)
+        if self.first_global_layer >= self.global_attn_every_n_layers:
+            raise ValueError(
+                f"first_global_layer={self.first_global_layer} must be below "
+                f"global_attn_every_n_layers={self.global_attn_every_n_layers}: change one of them."
+            )
         if self.global_rope_theta is None:
             names = ("local_rope_theta", "rope_interleaved", "rotary_value", "stored_rope")
             names = (*names, "rope_type")
@@ -428,7 +449,9 @@ class BertConfig(Checked):
 
     def is_global(self, layer: int) -> bool:
         """Returns whether the layer with the index `layer` has global attention."""
-        return self.local_attention is None or layer % self.global_attn_every_n_layers == 0
+        if self.local_attention is None:
+            return True
+        return layer % self.global_attn_every_n_layers == self.first_global_layer
 
     @property
     def groups(self) -> int:
@@ -692,6 +715,23 @@ FAMILY_FIELDS["eurobert"] = _PRE_NORM | {
     "classifier_pooling": "late",
 }
 
+# UltraBERT (dmis-lab 2026), with its two layers of the masked LM, and none of classifiers.
+FAMILY_FIELDS["ultrabert"] = FAMILY_FIELDS["eurobert"] | {
+    "pad_token_id": 0,
+    "max_position_embeddings": 32_768,
+    "layer_norm_eps": 1e-6,
+    "mlm_transform": True,
+    "prediction_head_size": 768,
+    "mlm_activation": "gelu_pytorch_tanh",
+    "global_rope_theta": 2_560_000.0,
+    "local_rope_theta": 10_000.0,
+    "local_attention": 256,
+    "global_attn_every_n_layers": 3,
+    "first_global_layer": 2,
+    "classifier_activation": None,
+    "classifier_pooling": "cls",
+}
+
 # ESM-2 (Lin et al. 2022), language models of proteins.
 FAMILY_FIELDS["esm"] = _PRE_NORM | {
     "pad_token_id": 1,
@@ -861,6 +901,10 @@ MODEL_SIZES: dict[str, BertConfig] = {
     "eurobert-210m": _eurobert(12, 768, 3072),
     "eurobert-610m": _eurobert(26, 1152, 4096, num_attention_heads=18, num_key_value_heads=6),
     "eurobert-2.1b": _eurobert(32, 2304, 6144, num_attention_heads=18, num_key_value_heads=6),
+    # The defaults of transformers, since the sizes of the released models are in their files alone.
+    "ultrabert": _size(
+        32, 4096, 32_000, "ultrabert", num_attention_heads=32, intermediate_size=11_008
+    ),
 }
 
 

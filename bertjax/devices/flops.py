@@ -201,7 +201,11 @@ def _dense_products(config: BertConfig, tokens: int, masked: int) -> Counter[Pro
         products[Product(config.conv_groups, tokens, width, width)] += config.conv_kernel_size
     if config.embedding_size:
         products[Product(0, tokens, config.embedding_size, d)] += 1
-    if config.mlm_transform:
+    inner = config.prediction_head_size
+    if inner is not None:
+        products[Product(0, masked, d, inner)] += 1
+        products[Product(0, masked, inner, e)] += 1
+    elif config.mlm_transform:
         products[Product(0, masked, d, e)] += 1
     products[Product(0, masked, e, config.vocab_size)] += 1
     return products

@@ -29,7 +29,8 @@ PARTITION_RULES: tuple[tuple[str, P], ...] = (
     (r"layers/(intermediate|gate)/kernel$", P(None, "fsdp", "tensor")),
     (r"layers/(intermediate|gate)/bias$", P(None, "tensor")),
     (r"layers/output/kernel$", P(None, "tensor", "fsdp")),
-    (r"(pooler|transform|head/dense)/kernel$", P("fsdp", "tensor")),
+    (r"(pooler|transform|predictions/inner|head/dense)/kernel$", P("fsdp", "tensor")),
+    (r"predictions/outer/kernel$", P("tensor", "fsdp")),
     (r"decoder/kernel$", P("fsdp", "tensor")),
     (r"predictions/bias$", P("tensor")),
 )

@@ -3,9 +3,9 @@
 `Encoder` has the layers of Vaswani et al. 2017, 3.1; ALBERT repeats one layer (Lan et al. 2019,
 3.1). `PreNormEncoder` has the layers of ModernBERT (Warner et al. 2024, 2.1). Its local and global
 layers have parameters of the same shapes, which are stacked as well, but different programs. So
-layer 0, a global layer without LayerNorm before attention, stands alone; then follows a scan over
-periods of n = `global_attn_every_n_layers` layers, n - 1 local layers and a global layer; layers
-that are left over follow at the end. A scan over single layers would have to contain both kinds of
+layer 0, if it has no LayerNorm before attention, stands alone; then follows a scan over periods of
+n = `global_attn_every_n_layers` layers, n - 1 local layers and a global layer; layers that are left
+over follow at the end. A scan over single layers would have to contain both kinds of
 attention, and its backward pass would store the intermediate results of both for every layer.
 
 All modules map x [B, L, D] to [B, L, D]. `sequence_ids` int [B, L] numbers the sequences of a row

@@ -3,6 +3,7 @@
 They are the heads of Devlin et al. 2018, 3.1 and 4, with the names of transformers.
 """
 
+import functools
 from typing import Any, ClassVar, Self
 
 import flax.linen as nn
@@ -34,7 +35,8 @@ class MaskedLMHead(nn.Module):
     """Dense layer, activation, LayerNorm and logits over the vocabulary (Devlin et al. 2018, 3.1).
 
     If `tie_word_embeddings` is set, the output matrix is the word embedding matrix. In models with
-    a prediction head (`PredictionHead`), that replaces the layers before the output matrix.
+    a prediction head (`PredictionHead`), that replaces the layers before the output matrix. With
+    `prediction_head_size`, two linear layers with activations replace them.
     """
 
     config: BertConfig
@@ -42,7 +44,11 @@ class MaskedLMHead(nn.Module):
 
     def setup(self):
         config = self.config
-        if config.mlm_transform and not config.prediction_head:
+        if config.prediction_head_size is not None:
+            size = config.prediction_head_size
+            self.inner = Linear(config, size, self.dtype, use_bias=False)
+            self.outer = Linear(config, config.output_size, self.dtype, use_bias=False)
+        elif config.mlm_transform and not config.prediction_head:
             self.transform = Linear(config, config.output_size, self.dtype)
             self.layer_norm = layer_norm(config, self.dtype, "layer_norm")
         if not config.tie_word_embeddings:
@@ -73,10 +79,13 @@ class MaskedLMHead(nn.Module):
 
     def transformed(self, x: jax.Array) -> jax.Array:
         """Returns what the output matrix multiplies, [..., embedding size], of x [..., D]."""
-        if self.config.prediction_head or not self.config.mlm_transform:
+        config = self.config
+        if config.prediction_head or not config.mlm_transform:
             return x
-        x = activation(self.config.mlm_activation or self.config.hidden_act, self.transform(x))
-        return self.layer_norm(x)
+        activate = functools.partial(activation, config.mlm_activation or config.hidden_act)
+        if config.prediction_head_size is not None:
+            return activate(self.outer(activate(self.inner(x))))
+        return self.layer_norm(activate(self.transform(x)))
 
     def output_matrix(self, word_embeddings: jax.Array) -> jax.Array:
         """Returns the output matrix [V, embedding size]: the word embeddings, if it is tied."""
@@ -455,7 +464,8 @@ class _SequenceClassifier(BertWithHead):
     """Base class of heads with logits [B, K, features], one vector of logits per sequence.
 
     The classifier reads the output of the pooler or, in families whose configs set
-    `classifier_activation`, the output of a dense layer or a prediction head that replaces it.
+    `classifier_activation`, the output of a dense layer or a prediction head that replaces it; in
+    families with neither, it reads the hidden states.
     """
 
     parts = ("classifier", "projection", "head")
@@ -469,13 +479,13 @@ class _SequenceClassifier(BertWithHead):
     @property
     def needs_pooler(self) -> bool:
         has_projection = self.config.classifier_activation is not None
-        return not has_projection or (self.prefers_pooler and self.config.add_pooling_layer)
+        return self.config.add_pooling_layer and (self.prefers_pooler or not has_projection)
 
     @property
     def present_parts(self) -> set[str]:
         if self.config.prediction_head:
             return {"classifier", "head"}
-        if self.needs_pooler:
+        if self.needs_pooler or self.config.classifier_activation is None:
             return {"classifier"}
         return {"classifier", "projection"}
 
@@ -499,12 +509,15 @@ class _SequenceClassifier(BertWithHead):
             vectors = pooled(x, rows.sequence_ids, rows.sequence_starts, pooling)
             x = self.head(vectors.astype(x.dtype))
         else:
-            return {"logits": self._projected_logits(encoded["last_hidden_state"], rows)}
+            return {"logits": self._logits_of_states(encoded["last_hidden_state"], rows)}
         x = self.dropout(x, rows.dropout_rows)
         return {"logits": self.classifier(x).astype(jnp.float32)}
 
-    def _projected_logits(self, x: jax.Array, rows: Rows) -> jax.Array:
-        """Computes the logits [B, K, features] by the dense layer that replaces the pooler."""
+    def _logits_of_states(self, x: jax.Array, rows: Rows) -> jax.Array:
+        """Computes the logits [B, K, features] of hidden states x [B, L, D], without a pooler.
+
+        There is a dense layer before the classifier if `classifier_activation` is set.
+        """
         pooling = self.config.classifier_pooling
         is_late = pooling == "late"
         if pooling == "cls":
@@ -513,7 +526,8 @@ class _SequenceClassifier(BertWithHead):
             x = pooled(x, rows.sequence_ids, rows.sequence_starts, pooling).astype(x.dtype)
         if self.config.classifier_input_dropout:
             x = self.dropout(x, rows.dropout_rows)
-        x = activation(str(self.config.classifier_activation), self.projection(x))
+        if self.config.classifier_activation is not None:
+            x = activation(self.config.classifier_activation, self.projection(x))
         x = self.dropout(x, rows.dropout_rows)
         logits = self.classifier(x).astype(jnp.float32)
         if is_late:

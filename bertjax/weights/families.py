@@ -12,6 +12,14 @@ from typing import Any
 from bertjax.base.files import brief, did_you_mean
 from bertjax.config.model import DROPOUT_FIELDS, FAMILY_FIELDS
 from bertjax.model import HEADS, BertConfig, BertWithHead
+from bertjax.weights.attention_fields import (
+    SCALED_ROPE,
+    global_layers,
+    layer_types,
+    read_ropes,
+    without_rope,
+    write_ropes,
+)
 from bertjax.weights.family import (
     BERT_FIELDS,
     COMMON,
@@ -22,14 +30,7 @@ from bertjax.weights.family import (
     parse_fields,
     parse_renames,
 )
-from bertjax.weights.newer_families import (
-    NEWER_DEFAULTS,
-    NEWER_FAMILIES,
-    SCALED_ROPE,
-    read_rope,
-    without_rope,
-    write_rope,
-)
+from bertjax.weights.newer_families import NEWER_DEFAULTS, NEWER_FAMILIES
 
 # Fields of BertConfig that affect only the initialisation; no `config.json` has them.
 _INIT_FIELDS = ("sinusoidal_pos_embds",)
@@ -63,7 +64,6 @@ def _write_ernie(fields: Mapping[str, Any]) -> dict[str, Any]:
 # transformers 4 wrote ModernBERT's bases of the rotary positions as `global_rope_theta` and
 # `local_rope_theta`, and the global layers as `global_attn_every_n_layers`; transformers 5 writes
 # `rope_parameters` and `layer_types`. Both are read, and both are written.
-_ROPE_KINDS = {"global_rope_theta": "full_attention", "local_rope_theta": "sliding_attention"}
 _ROPE_DEFAULTS = {"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}
 _MODERNBERT_LAYERS, _MODERNBERT_PERIOD = 22, 3  # of transformers, for files without these fields
 # Token ids that transformers takes from ModernBERT's vocabulary if `config.json` lacks them.
@@ -77,7 +77,7 @@ def _read_modernbert(values: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("local_attention=null: it must be a number of tokens.")
     for name in ("rope_parameters", "layer_types", "position_embedding_type", "rope_scaling"):
         fields.pop(name, None)  # the position_embedding_type of Ettin is "sans_pos"
-    fields |= _rotations(values)
+    fields |= read_ropes(values, _ROPE_DEFAULTS)
     fields["global_attn_every_n_layers"] = _period(values)
     # What transformers has one rate for: after attention's softmax and after its output; in all
     # heads.
@@ -100,65 +100,26 @@ def _write_modernbert(fields: Mapping[str, Any]) -> dict[str, Any]:
         values["classifier_dropout"] = 0.0
     for name in ("attention_output_dropout", "qa_dropout"):
         values.pop(name)
-    layers = values["num_hidden_layers"]
     period = values["global_attn_every_n_layers"]
-    values["layer_types"] = _layer_types(layers, period)
-    local = {"rope_type": "default", "rope_theta": values["local_rope_theta"]}
-    values["rope_parameters"] = {
-        "full_attention": write_rope(values, values["global_rope_theta"]),
-        "sliding_attention": local,
-    }
+    values["layer_types"] = layer_types(values["num_hidden_layers"], period)
+    values["rope_parameters"] = write_ropes(values)
     return without_rope(values) | dict.fromkeys(_TOKEN_IDS)
-
-
-def _rotations(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of the rotary positions; `rope_parameters` takes precedence."""
-    ropes = values.get("rope_parameters") or {}
-    read = []
-    for name, kind in _ROPE_KINDS.items():
-        if not isinstance(ropes, dict) or not isinstance(ropes.get(kind), dict | None):
-            raise ValueError(f"rope_parameters={brief(ropes)}: it must map {kind} to its settings.")
-        rope = ropes.get(kind) or {"rope_type": "default"}
-        rope = rope | (values.get("rope_scaling") or {})
-        read.append(read_rope(rope, values.get(name, _ROPE_DEFAULTS[name])))
-    everywhere, nearby = read
-    if nearby["rope_type"] != "default":
-        raise ValueError(
-            f"rope_parameters={brief(ropes)}, rope_scaling={brief(values.get('rope_scaling'))}: "
-            "scaled rotary positions are supported in layers of full_attention alone."
-        )
-    # transformers 4, without a local base: as in the global layers
-    theta = everywhere.pop("rope_theta")
-    local_theta = nearby["rope_theta"] or theta
-    return everywhere | {"global_rope_theta": theta, "local_rope_theta": local_theta}
-
-
-def _layer_types(layers: int, period: int) -> list[str]:
-    return ["sliding_attention" if n % period else "full_attention" for n in range(layers)]
 
 
 def _period(values: Mapping[str, Any]) -> int:
     """Returns n, if layers 0, n, 2n, ... are the global ones."""
     period = values.get("global_attn_every_n_layers", _MODERNBERT_PERIOD)
-    layers = values.get("num_hidden_layers", _MODERNBERT_LAYERS)
     types = values.get("layer_types")
     if types is None:
         return period
-    if not isinstance(types, list) or len(types) != layers:
+    layers = values.get("num_hidden_layers", _MODERNBERT_LAYERS)
+    period, first = global_layers(types, layers, (period, 0))
+    if first:
         raise ValueError(
-            f"layer_types={brief(types)}: it must name the kind of attention of each of the "
-            f"{brief(layers)} layers."
+            f"layer_types={brief(types)} is not supported: only full_attention in layers 0, n, 2n, "
+            "... and sliding_attention in all others is."
         )
-    first = []
-    if isinstance(period, int) and period > 0:
-        first = [period]
-    for n in (*first, *range(1, len(types) + 1)):
-        if types == _layer_types(len(types), n):
-            return n
-    raise ValueError(
-        f"layer_types={brief(types)} is not supported: only full_attention in layers 0, n, 2n, ... "
-        "and sliding_attention in all others is."
-    )
+    return period
 
 
 _ELECTRA_SIZES = {

@@ -157,6 +157,8 @@ dense        bert.contact_head.regression                bert/contact_head
 vector       bert.rotary_embeddings.inv_freq             bert/encoder/rope_rates
 dense        cls.predictions.transform.dense             predictions/transform
 norm         cls.predictions.transform.LayerNorm         predictions/layer_norm
+dense        cls.predictions.inner                       predictions/inner
+dense        cls.predictions.outer                       predictions/outer
 vector       cls.predictions.bias                        predictions/bias
 dense        cls.predictions.decoder                     predictions/decoder
 dense        cls.seq_relationship                        seq_relationship

@@ -9,8 +9,18 @@ from typing import Any
 import numpy as np
 
 from bertjax.base.files import brief
-from bertjax.config.model import ROPE_FIELDS, BertConfig
+from bertjax.config.model import BertConfig
 from bertjax.model.attention import position_table
+from bertjax.weights.attention_fields import (
+    SCALED_ROPE,
+    global_layers,
+    layer_types,
+    read_rope,
+    read_ropes,
+    without_rope,
+    write_rope,
+    write_ropes,
+)
 from bertjax.weights.family import (
     COMMON,
     PAIRS,
@@ -24,63 +34,10 @@ from bertjax.weights.family import (
 _CAUSAL = {"is_decoder": "is_decoder"}
 _CLASSIFIER = {"classifier_dropout": "classifier_dropout"}
 _THETA = {"rope_theta": "global_rope_theta"}
-SCALED_ROPE = {name: name for name in ("rope_type", *ROPE_FIELDS["yarn"], *ROPE_FIELDS["llama3"])}
 _ROPE = _THETA | SCALED_ROPE
-# Values of keys of `rope_parameters` without which transformers has these.
-_USUAL = {
-    "beta_slow": 1.0,
-    "beta_fast": 32.0,
-    "attention_factor": None,
-    "truncate": True,
-    "partial_rotary_factor": 1.0,
-}
 # Heads of which transformers has the encoder alone for families with classifiers of texts and words
 # only; what these heads write, transformers reads as the encoder.
 _NO_CLASSES = ("question_answering", "multiple_choice")
-
-
-def read_rope(rope: Any, theta: float) -> dict[str, Any]:
-    """Returns `rope_theta` and the fields of BertConfig that an entry of `rope_parameters` gives.
-
-    `theta` is the base if the entry has none.
-
-    Raises:
-        ValueError: a key is missing, unknown or, like `partial_rotary_factor`, without effect in
-            transformers; or the rotations depend on other texts of a batch, as those of longrope.
-    """
-    if not isinstance(rope, dict):
-        raise ValueError(f"rope_parameters={brief(rope)}: it must map names to values.")
-    content = _USUAL | {"rope_theta": theta, "rope_type": rope.get("type", "default")} | rope
-    kind = content["rope_type"]
-    own = ROPE_FIELDS.get(kind)
-    if own is None:
-        raise ValueError(f"rope_type={brief(kind)} is not supported: use {', '.join(ROPE_FIELDS)}.")
-    keys = [name.removeprefix("rope_") for name in own]
-    missing = [key for key in keys if key not in content]
-    for key in content.keys() - {*keys, "rope_theta", "rope_type", "type"}:
-        if content[key] not in (None, _USUAL.get(key)):
-            missing.append(key)
-    if missing:
-        raise ValueError(
-            f"rope_parameters={brief(rope)}: {', '.join(sorted(missing))} is missing, or not "
-            f"supported with rope_type={kind}."
-        )
-    fields = {f"rope_{key}": content[key] for key in keys}
-    return fields | {"rope_type": kind, "rope_theta": content["rope_theta"]}
-
-
-def write_rope(fields: Mapping[str, Any], theta: float) -> dict[str, Any]:
-    """Returns an entry of `rope_parameters` with the base theta, the inverse of `read_rope`."""
-    rope = {"rope_type": fields["rope_type"], "rope_theta": theta}
-    for name in ROPE_FIELDS[fields["rope_type"]]:
-        if fields[name] is not None:
-            rope[name.removeprefix("rope_")] = fields[name]
-    return rope
-
-
-def without_rope(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `fields` without those that `write_rope` writes."""
-    return {name: value for name, value in fields.items() if name not in SCALED_ROPE}
 
 
 def _reading_rope(default: float) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
@@ -202,6 +159,112 @@ def _write_eurobert(fields: Mapping[str, Any]) -> dict[str, Any]:
     return written | {"classifier_pooling": names[fields["classifier_pooling"]]}
 
 
+# What transformers has for files of UltraBERT without these fields.
+_ULTRABERT_LAYERS = 32
+_ULTRABERT_GLOBAL = (3, 2)  # every third layer, and the first of them
+_ULTRABERT_ROPE = {"global_rope_theta": 2_560_000.0, "local_rope_theta": 10_000.0}
+
+
+def _read_ultrabert(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A token attends to as many tokens on each side as `sliding_window` says.
+
+    Which layers are global is in `layer_types`; `global_attn_every_n_layers` and
+    `first_global_layer`, which are ours, are followed if they agree.
+    """
+    fields = _of_own_code(values, {})
+    types = values.get("layer_types")
+    window = fields.pop("sliding_window", 128)
+    windows = fields.pop("attention_windows", None)
+    if windows is not None:
+        own_types, window = _of_windows(windows, window)
+        types = own_types if types is None else types
+    pattern = _ULTRABERT_GLOBAL
+    if types is not None:
+        layers = values.get("num_hidden_layers", _ULTRABERT_LAYERS)
+        period, first = pattern
+        period = values.get("global_attn_every_n_layers", period)
+        first = values.get("first_global_layer", first)
+        pattern = global_layers(types, layers, (period, first))
+    fields["global_attn_every_n_layers"], fields["first_global_layer"] = pattern
+    ropes = _ropes_of_layers(fields.pop("rope_theta", None), values, pattern)
+    fields |= read_ropes(ropes, _ULTRABERT_ROPE)
+    if not isinstance(window, int) or window < 1:
+        raise ValueError(f"sliding_window={brief(window)}: it must be an integer of at least 1.")
+    pooling = values.get("classifier_pooling", "cls")
+    if pooling not in ("cls", "mean"):
+        raise ValueError(f"classifier_pooling={brief(pooling)} is not supported: use cls or mean.")
+    return fields | {"local_attention": 2 * window}
+
+
+def _of_windows(windows: Any, window: int) -> tuple[list[str], int]:
+    """Returns `layer_types` and `sliding_window` of `attention_windows`, a window for each layer.
+
+    The model's own code wrote them, with 0 for global attention. `window` is for no other layers.
+    """
+    if not isinstance(windows, list):
+        raise ValueError(f"attention_windows={brief(windows)}: it must have one for each layer.")
+    types = []
+    local = []
+    for size in windows:
+        types.append("sliding_attention" if size else "full_attention")
+        if size:
+            local.append(size)
+    if any(size != local[0] for size in local):
+        raise ValueError(
+            f"attention_windows={brief(windows)} is not supported: only one size, and 0, are."
+        )
+    return types, local[0] if local else window
+
+
+def _ropes_of_layers(
+    thetas: Any, values: Mapping[str, Any], pattern: tuple[int, int]
+) -> dict[str, Any]:
+    """Returns `rope_parameters`, which takes precedence, or those of a base for each layer.
+
+    The model's own code wrote the latter as `rope_theta`.
+    """
+    scaling = {"rope_scaling": values.get("rope_scaling")}
+    ropes = values.get("rope_parameters")
+    if ropes is not None or thetas is None:
+        unknown = set(ropes or ()) - {"full_attention", "sliding_attention"}
+        if unknown:
+            raise ValueError(
+                f"rope_parameters={brief(ropes)}: it must map full_attention and sliding_attention "
+                "to their settings."
+            )
+        return scaling | {"rope_parameters": ropes}
+    layers = values.get("num_hidden_layers", _ULTRABERT_LAYERS)
+    if not isinstance(thetas, list) or len(thetas) != layers:
+        raise ValueError(f"rope_theta={brief(thetas)}: it must have one for each layer.")
+    ropes = {}
+    for kind, theta in zip(layer_types(len(thetas), *pattern), thetas, strict=True):
+        rope = {"rope_type": "default", "rope_theta": theta}
+        if ropes.setdefault(kind, rope) != rope:
+            raise ValueError(
+                f"rope_theta={brief(thetas)} is not supported: layers of {kind} must have one base."
+            )
+    return scaling | {"rope_parameters": ropes}
+
+
+def _write_ultrabert(fields: Mapping[str, Any]) -> dict[str, Any]:
+    window = fields["local_attention"]
+    if window is None or window % 2:
+        raise ValueError(
+            f"local_attention={window} cannot be written to config.json, which has half of it: use "
+            "an even number, and global_attn_every_n_layers=1 for global attention in every layer."
+        )
+    written = without_rope(fields)
+    for name in (*_ULTRABERT_ROPE, "local_attention"):
+        written.pop(name)
+    pattern = (fields["global_attn_every_n_layers"], fields["first_global_layer"])
+    return written | {
+        "classifier_dropout": fields["classifier_dropout"] or 0.0,
+        "sliding_window": window // 2,
+        "layer_types": layer_types(fields["num_hidden_layers"], *pattern),
+        "rope_parameters": write_ropes(fields),
+    }
+
+
 def _read_esm(values: Mapping[str, Any]) -> dict[str, Any]:
     """ESM-2 has rotary positions, and ESM-1b a table of positions and another LayerNorm."""
     fields = dict(values)
@@ -295,6 +358,26 @@ mlp.fc2  output.dense
 
 
 # Models whose names come from Llama's code.
+_LLAMA_FIELDS = parse_fields("""
+vocab_size
+hidden_size
+num_hidden_layers
+num_attention_heads
+num_key_value_heads
+head_dim
+intermediate_size
+hidden_act
+max_position_embeddings
+initializer_range
+pad_token_id
+tie_word_embeddings
+model_type
+attention_bias
+mlp_bias
+classifier_pooling
+rms_norm_eps       layer_norm_eps
+attention_dropout  attention_probs_dropout_prob
+""")
 _LLAMA_LAYERS = """
 input_layernorm           attention_norm
 self_attn.q_proj          attention.self.query
@@ -453,32 +536,46 @@ dense.               projection.
 """),
             *in_layers("model.layers.{layer}", _LLAMA_LAYERS),
         ),
-        _ROPE
-        | parse_fields("""
-vocab_size
-hidden_size
-num_hidden_layers
-num_attention_heads
-num_key_value_heads
-head_dim
-intermediate_size
-hidden_act
-max_position_embeddings
-initializer_range
-pad_token_id
-tie_word_embeddings
-model_type
-attention_bias
-mlp_bias
-decoder_bias
-classifier_pooling
-rms_norm_eps       layer_norm_eps
-attention_dropout  attention_probs_dropout_prob
-"""),
+        _ROPE | _LLAMA_FIELDS | {"decoder_bias": "decoder_bias"},
         absent=(*PAIRS, "rtd"),
         encoders=_NO_CLASSES,
         read=_read_eurobert,
         write=_write_eurobert,
+    ),
+    "ultrabert": Family(
+        "Ultrabert",
+        "ultrabert",
+        (
+            *parse_renames("""
+ultrabert.embed_tokens.  bert.embeddings.word_embeddings.
+ultrabert.norm.          bert.encoder.final_norm.
+head.linear1.            cls.predictions.inner.
+head.linear2.            cls.predictions.outer.
+cls.                     cls.predictions.decoder.
+"""),
+            *in_layers("ultrabert.layers.{layer}", _LLAMA_LAYERS),
+        ),
+        _CLASSIFIER
+        | SCALED_ROPE
+        | _LLAMA_FIELDS
+        | parse_fields("""
+global_rope_theta
+local_rope_theta
+local_attention
+global_attn_every_n_layers
+first_global_layer
+prediction_head_size
+"""),
+        # The names of the layers in transformers.
+        aliases=parse_renames("""
+model.         ultrabert.
+head.decoder.  cls.
+"""),
+        modules_in_files=False,
+        absent=(*PAIRS, "rtd"),
+        encoders=("multiple_choice",),
+        read=_read_ultrabert,
+        write=_write_ultrabert,
     ),
     "esm": Family(
         "Esm",
@@ -642,5 +739,12 @@ NEWER_DEFAULTS: dict[str, dict[str, Any]] = {
         "intermediate_size": 6912,
     },
     "eurobert": {"vocab_size": 128256},
+    "ultrabert": {
+        "vocab_size": 32_000,
+        "hidden_size": 4096,
+        "num_hidden_layers": _ULTRABERT_LAYERS,
+        "num_attention_heads": 32,
+        "intermediate_size": 11_008,
+    },
     "roformer": {"vocab_size": 50000},
 }

@@ -33,7 +33,7 @@ QUICK = ("bert", "deberta-v2", "modernbert")
 # Not tested so: these tests write the state of transformers' modules, whose names the files of some
 # families do not have; RemBERT ties nothing; BertGeneration's twins alone are refused.
 OTHERWISE = ("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "esm", "esmc", "rembert")
-OTHERWISE += ("bert-generation",)
+OTHERWISE += ("bert-generation", "ultrabert")
 OF_FAMILIES = [
     pytest.param(x, marks=WEEKLY if x in RENAMED else () if x in QUICK else pytest.mark.slow)
     for x in FAMILIES

@@ -101,6 +101,16 @@ def odd_config(base: BertConfig, rng: np.random.Generator) -> BertConfig:
         changes["embedding_size"] += 1  # which would not be projected
     if "output_embedding_size" in fields:
         changes["tie_word_embeddings"] = False
+    if base.prediction_head_size:
+        period = int(rng.integers(1, 5))
+        changes |= {
+            "classifier_pooling": chosen(rng, "cls", "mean"),
+            "prediction_head_size": int(rng.integers(5, 40)),
+            "local_attention": chosen(rng, 2, 10, 38, 256),
+            "local_rope_theta": chosen(rng, 50.0, 1e4),
+            "global_attn_every_n_layers": period,
+            "first_global_layer": int(rng.integers(period)),
+        }
     if changes.get("stored_rope") is False:  # ESM-1b has a table of positions
         changes["global_rope_theta"] = None
     return with_pad_token(dataclasses.replace(base, **changes), changes["pad_token_id"])
