@@ -21,6 +21,7 @@ from bertjax.model import named_config
     [
         *((name, {}) for name in ("bert-base-uncased", "albert-base-v2", "bert-tiny")),
         ("modernbert-base", {}),
+        ("ultrabert", {"prediction_head_size": 512}),
         ("deberta-v2-xlarge", {"conv_groups": 2, "enhanced_mask_decoder": True}),
     ],
 )
@@ -33,6 +34,14 @@ def test_the_products_are_those_that_the_formula_counts(name, changes):
         for product, times in products.items()
     )
     assert flops == 3 * train_flops_per_row(config, 128, 20)
+
+
+def test_layers_of_the_masked_lm_cost_what_they_multiply():
+    """Two of 4,096 x 512, and the output matrix."""
+    config = named_config("ultrabert", prediction_head_size=512)
+    encoder = train_flops_per_row(config, 128, 0)
+    of_head = 4096 * (2 * 512 + config.vocab_size)
+    assert train_flops_per_row(config, 128, 20) - encoder == 6 * 20 * of_head
 
 
 def test_local_layers_cost_their_window():

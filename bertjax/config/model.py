@@ -338,9 +338,11 @@ class BertConfig(Checked):
         if self.prediction_head and self.classifier_pooling == "late":
             raise ValueError("classifier_pooling=late with prediction_head=True: use cls or mean.")
         if self.prediction_head or not self.mlm_transform:
-            mode = "with prediction_head=True or mlm_transform=False"
-            reason = "the MLM head has no layers of its own before its output matrix"
-            self.refuse_set(("prediction_head_size",), mode, reason)
+            self.refuse_set(
+                ("prediction_head_size",),
+                "with prediction_head=True or mlm_transform=False",
+                "the MLM head has no layers of its own before its output matrix",
+            )
         if not self.relative_attention and self.enhanced_mask_decoder:
             raise ValueError("enhanced_mask_decoder=True needs relative_attention=True: set it.")
         if 0 < self.relative_attention_num_buckets < 32:
@@ -386,10 +388,7 @@ class BertConfig(Checked):
             self.refuse_set(names, "without pre_norm=True", reason)
         others = {*ROPE_FIELDS["yarn"], *ROPE_FIELDS["llama3"]} - {*ROPE_FIELDS[self.rope_type]}
         self.refuse_set([*others], f"with rope_type={self.rope_type}", "it does not read it")
-        if self.local_attention is None:
-            reason = "all layers have global attention"
-            self.refuse_set(("first_global_layer",), "without local_attention", reason)
-        else:
+        if self.local_attention is not None:
             reason = "local attention reads both sides"
             self.refuse_set(("is_decoder",), "with local_attention", reason)
         if self.first_global_layer >= self.global_attn_every_n_layers:

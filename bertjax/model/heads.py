@@ -45,9 +45,9 @@ class MaskedLMHead(nn.Module):
     def setup(self):
         config = self.config
         if config.prediction_head_size is not None:
-            size = config.prediction_head_size
-            self.inner = Linear(config, size, self.dtype, use_bias=False)
-            self.outer = Linear(config, config.output_size, self.dtype, use_bias=False)
+            linear = functools.partial(Linear, config, dtype=self.dtype, use_bias=False)
+            self.inner = linear(config.prediction_head_size)
+            self.outer = linear(config.output_size)
         elif config.mlm_transform and not config.prediction_head:
             self.transform = Linear(config, config.output_size, self.dtype)
             self.layer_norm = layer_norm(config, self.dtype, "layer_norm")

@@ -5,6 +5,7 @@ from typing import Any
 
 from bertjax.base.files import brief
 from bertjax.config.model import ROPE_FIELDS
+from bertjax.weights.family import check_choice
 
 SCALED_ROPE = {name: name for name in ("rope_type", *ROPE_FIELDS["yarn"], *ROPE_FIELDS["llama3"])}
 # Values of keys of `rope_parameters` without which transformers has these.
@@ -32,10 +33,8 @@ def read_rope(rope: Any, theta: float) -> dict[str, Any]:
         raise ValueError(f"rope_parameters={brief(rope)}: it must map names to values.")
     content = _USUAL | {"rope_theta": theta, "rope_type": rope.get("type", "default")} | rope
     kind = content["rope_type"]
-    own = ROPE_FIELDS.get(kind)
-    if own is None:
-        raise ValueError(f"rope_type={brief(kind)} is not supported: use {', '.join(ROPE_FIELDS)}.")
-    keys = [name.removeprefix("rope_") for name in own]
+    check_choice("rope_type", kind, [*ROPE_FIELDS])
+    keys = [name.removeprefix("rope_") for name in ROPE_FIELDS[kind]]
     missing = [key for key in keys if key not in content]
     for key in content.keys() - {*keys, "rope_theta", "rope_type", "type"}:
         if content[key] not in (None, _USUAL.get(key)):
@@ -63,10 +62,10 @@ def without_rope(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in SCALED_ROPE}
 
 
-def read_ropes(values: Mapping[str, Any], defaults: Mapping[str, float]) -> dict[str, Any]:
+def read_ropes(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of BertConfig that `rope_parameters` gives, with an entry per layer type.
 
-    Without `rope_parameters`, the bases are those in `values`, and without these, in `defaults`.
+    Without `rope_parameters`, the bases are `global_rope_theta` and `local_rope_theta`.
 
     Raises:
         ValueError: rotary positions are not supported, see `read_rope`, or scaled in local layers.
@@ -74,11 +73,12 @@ def read_ropes(values: Mapping[str, Any], defaults: Mapping[str, float]) -> dict
     ropes = values.get("rope_parameters") or {}
     read = []
     for name, kind in _TYPES.items():
-        if not isinstance(ropes, dict) or not isinstance(ropes.get(kind), dict | None):
+        known = isinstance(ropes, dict) and not ropes.keys() - {*_TYPES.values()}
+        if not known or not isinstance(ropes.get(kind), dict | None):
             raise ValueError(f"rope_parameters={brief(ropes)}: it must map {kind} to its settings.")
         rope = ropes.get(kind) or {"rope_type": "default"}
         rope = rope | (values.get("rope_scaling") or {})
-        read.append(read_rope(rope, values.get(name, defaults[name])))
+        read.append(read_rope(rope, values[name]))
     everywhere, nearby = read
     if nearby["rope_type"] != "default":
         raise ValueError(
@@ -109,29 +109,24 @@ def layer_types(layers: int, period: int, first: int = 0) -> list[str]:
 
 
 def global_layers(types: Any, layers: Any, likely: tuple[Any, Any]) -> tuple[int, int]:
-    """Returns (period, first), the inverse of `layer_types`; first = period - 1 if none is global.
+    """Returns (period, first), the inverse of `layer_types`; first = layers if none is global.
 
     Several pairs may give the same types: `likely` is returned if it is one of them.
 
     Raises:
         ValueError: there are not as many types as layers, or the global layers have no period.
     """
-    if not isinstance(types, list) or len(types) != layers:
-        raise ValueError(
-            f"layer_types={brief(types)}: it must name the kind of attention of each of the "
-            f"{brief(layers)} layers."
-        )
-    count = len(types)
-    places = [place for place, kind in enumerate(types) if kind == "full_attention"]
-    first = places[0] if places else count
-    period = max(first + 1, count - first)
-    if len(places) > 1:
-        period = places[1] - first
-    for candidate in (likely, (period, first)):
-        is_pair = all(isinstance(number, int) for number in candidate) and candidate[0] > 0
-        if is_pair and types == layer_types(count, *candidate):
-            return candidate
+    if isinstance(types, list) and len(types) == layers:
+        count = len(types)
+        places = [place for place, kind in enumerate(types) if kind == "full_attention"]
+        first, second = [*places, count, count][:2]
+        # At least first + 1, so that no earlier layer is global.
+        period = max(first + 1, second - first)
+        for n, start in (likely, (period, first)):
+            if isinstance(n, int) and n > 0 and types == layer_types(count, n, start):
+                return n, start
     raise ValueError(
-        f"layer_types={brief(types)} is not supported: only full_attention in every n-th layer and "
-        "sliding_attention in all others is."
+        f"layer_types={brief(types)}, also if attention_windows say so, is not supported: it must "
+        f"have an entry for each of the {brief(layers)} layers, full_attention for every n-th one "
+        "and sliding_attention for all others."
     )

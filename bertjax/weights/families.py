@@ -24,6 +24,7 @@ from bertjax.weights.family import (
     BERT_FIELDS,
     COMMON,
     PAIRS,
+    PAIRS_AND_RTD,
     ROBERTA_HEADS,
     Family,
     in_layers,
@@ -44,7 +45,7 @@ def _roberta(class_name: str, prefix: str = "roberta", *others: tuple[str, str])
         class_name,
         prefix,
         (*others, (f"{prefix}.", "bert."), *ROBERTA_HEADS),
-        absent=(*PAIRS, "rtd"),
+        absent=PAIRS_AND_RTD,
         positions_after_padding=True,
     )
 
@@ -64,7 +65,6 @@ def _write_ernie(fields: Mapping[str, Any]) -> dict[str, Any]:
 # transformers 4 wrote ModernBERT's bases of the rotary positions as `global_rope_theta` and
 # `local_rope_theta`, and the global layers as `global_attn_every_n_layers`; transformers 5 writes
 # `rope_parameters` and `layer_types`. Both are read, and both are written.
-_ROPE_DEFAULTS = {"global_rope_theta": 160_000.0, "local_rope_theta": 10_000.0}
 _MODERNBERT_LAYERS, _MODERNBERT_PERIOD = 22, 3  # of transformers, for files without these fields
 # Token ids that transformers takes from ModernBERT's vocabulary if `config.json` lacks them.
 _TOKEN_IDS = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
@@ -77,7 +77,7 @@ def _read_modernbert(values: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("local_attention=null: it must be a number of tokens.")
     for name in ("rope_parameters", "layer_types", "position_embedding_type", "rope_scaling"):
         fields.pop(name, None)  # the position_embedding_type of Ettin is "sans_pos"
-    fields |= read_ropes(values, _ROPE_DEFAULTS)
+    fields |= read_ropes({**FAMILY_FIELDS["modernbert"], **values})
     fields["global_attn_every_n_layers"] = _period(values)
     # What transformers has one rate for: after attention's softmax and after its output; in all
     # heads.
@@ -303,7 +303,7 @@ attention_dropout    attention_probs_dropout_prob
 activation           hidden_act
 seq_classif_dropout  classifier_dropout
 """),
-        absent=(*PAIRS, "rtd"),
+        absent=PAIRS_AND_RTD,
     ),
     "electra": Family(
         "Electra",
@@ -441,7 +441,7 @@ attention_dropout  attention_probs_dropout_prob
 bert.encoder.layers.  model.layers.
 bert.                 model.
 """),
-        absent=(*PAIRS, "rtd"),
+        absent=PAIRS_AND_RTD,
         read=_read_modernbert,
         write=_write_modernbert,
     ),

@@ -1,10 +1,11 @@
 """What describes one model family: the names of its tensors, fields and classes at Hugging Face."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertjax.base.files import brief
 from bertjax.config.model import BertConfig
 
 # Pairs (prefix in the family, prefix in BERT) of tensor names; {layer} is the index of a layer.
@@ -65,6 +66,13 @@ BERT_FIELDS = {
     "is_decoder": "is_decoder",
 }
 PAIRS = ("pretraining", "next_sentence")  # the heads with sentence pairs
+PAIRS_AND_RTD = (*PAIRS, "rtd")  # which most families lack
+
+
+def check_choice(name: str, value: Any, supported: Sequence[str]) -> None:
+    """Raises ValueError if the value of the field `name` is not one of `supported`."""
+    if value not in supported:
+        raise ValueError(f"{name}={brief(value)} is not supported: use {', '.join(supported)}.")
 
 
 def _no_tables(config: BertConfig) -> dict[str, np.ndarray]:

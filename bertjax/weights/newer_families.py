@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.base.files import brief
-from bertjax.config.model import BertConfig
+from bertjax.config.model import FAMILY_FIELDS, BertConfig
 from bertjax.model.attention import position_table
 from bertjax.weights.attention_fields import (
     SCALED_ROPE,
@@ -23,9 +23,10 @@ from bertjax.weights.attention_fields import (
 )
 from bertjax.weights.family import (
     COMMON,
-    PAIRS,
+    PAIRS_AND_RTD,
     ROBERTA_HEADS,
     Family,
+    check_choice,
     in_layers,
     parse_fields,
     parse_renames,
@@ -143,10 +144,7 @@ def _read_eurobert(values: Mapping[str, Any]) -> dict[str, Any]:
     fields = _reading_rope(10_000.0)(_of_own_code(values, {}))
     own_pooling = fields.pop("clf_pooling", "late")  # the name in EuroBERT's own code
     pooling = fields.get("classifier_pooling", own_pooling)
-    if pooling not in _POOLINGS:
-        raise ValueError(
-            f"classifier_pooling={brief(pooling)} is not supported: use {', '.join(_POOLINGS)}."
-        )
+    check_choice("classifier_pooling", pooling, [*_POOLINGS])
     # The output matrix of the masked LM has a bias if the feed-forward layers have.
     has_bias = values.get("mlp_bias", False)
     return fields | {"classifier_pooling": _POOLINGS[pooling], "decoder_bias": has_bias}
@@ -159,108 +157,73 @@ def _write_eurobert(fields: Mapping[str, Any]) -> dict[str, Any]:
     return written | {"classifier_pooling": names[fields["classifier_pooling"]]}
 
 
-# What transformers has for files of UltraBERT without these fields.
-_ULTRABERT_LAYERS = 32
-_ULTRABERT_GLOBAL = (3, 2)  # every third layer, and the first of them
-_ULTRABERT_ROPE = {"global_rope_theta": 2_560_000.0, "local_rope_theta": 10_000.0}
-
-
 def _read_ultrabert(values: Mapping[str, Any]) -> dict[str, Any]:
     """A token attends to as many tokens on each side as `sliding_window` says.
 
-    Which layers are global is in `layer_types`; `global_attn_every_n_layers` and
-    `first_global_layer`, which are ours, are followed if they agree.
+    The model's own code wrote `attention_windows`, a window for each layer or 0 for global
+    attention, and a base `rope_theta` for each layer. The fields `global_attn_every_n_layers` and
+    `first_global_layer` are ours: they are followed where they agree with `layer_types`.
     """
     fields = _of_own_code(values, {})
+    known = FAMILY_FIELDS["ultrabert"] | NEWER_DEFAULTS["ultrabert"] | fields
     types = values.get("layer_types")
     window = fields.pop("sliding_window", 128)
     windows = fields.pop("attention_windows", None)
     if windows is not None:
-        own_types, window = _of_windows(windows, window)
-        types = own_types if types is None else types
-    pattern = _ULTRABERT_GLOBAL
+        types = types or _types_of_windows(windows)
+        window = _by_type("attention_windows", windows, types).get("sliding_attention", window)
     if types is not None:
-        layers = values.get("num_hidden_layers", _ULTRABERT_LAYERS)
-        period, first = pattern
-        period = values.get("global_attn_every_n_layers", period)
-        first = values.get("first_global_layer", first)
-        pattern = global_layers(types, layers, (period, first))
-    fields["global_attn_every_n_layers"], fields["first_global_layer"] = pattern
-    ropes = _ropes_of_layers(fields.pop("rope_theta", None), values, pattern)
-    fields |= read_ropes(ropes, _ULTRABERT_ROPE)
-    if not isinstance(window, int) or window < 1:
-        raise ValueError(f"sliding_window={brief(window)}: it must be an integer of at least 1.")
-    pooling = values.get("classifier_pooling", "cls")
-    if pooling not in ("cls", "mean"):
-        raise ValueError(f"classifier_pooling={brief(pooling)} is not supported: use cls or mean.")
-    return fields | {"local_attention": 2 * window}
+        likely = (known["global_attn_every_n_layers"], known["first_global_layer"])
+        pattern = global_layers(types, known["num_hidden_layers"], likely)
+        fields["global_attn_every_n_layers"], fields["first_global_layer"] = pattern
+    thetas = fields.pop("rope_theta", None)
+    if thetas is not None and values.get("rope_parameters") is None:
+        bases = _by_type("rope_theta", thetas, types)
+        known["rope_parameters"] = {kind: {"rope_theta": base} for kind, base in bases.items()}
+    sizes = {"sliding_window": window, "prediction_head_size": known["prediction_head_size"]}
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name}={brief(size)}: it must be an integer of at least 1.")
+    check_choice("classifier_pooling", known["classifier_pooling"], ("cls", "mean"))
+    return fields | read_ropes(known) | {"local_attention": 2 * window}
 
 
-def _of_windows(windows: Any, window: int) -> tuple[list[str], int]:
-    """Returns `layer_types` and `sliding_window` of `attention_windows`, a window for each layer.
-
-    The model's own code wrote them, with 0 for global attention. `window` is for no other layers.
-    """
-    if not isinstance(windows, list):
-        raise ValueError(f"attention_windows={brief(windows)}: it must have one for each layer.")
+def _types_of_windows(windows: Any) -> list[str]:
     types = []
-    local = []
-    for size in windows:
-        types.append("sliding_attention" if size else "full_attention")
-        if size:
-            local.append(size)
-    if any(size != local[0] for size in local):
+    for window in windows if isinstance(windows, list) else ():
+        types.append("sliding_attention" if window else "full_attention")
+    return types
+
+
+def _by_type(name: str, listed: Any, types: Any) -> dict[str, Any]:
+    """Returns {layer type: its value} of a field with a value for each layer."""
+    found = {}
+    if isinstance(listed, list) and isinstance(types, list):
+        found = dict(zip(types, listed, strict=False))
+    if listed != [found.get(kind) for kind in types or ()]:
         raise ValueError(
-            f"attention_windows={brief(windows)} is not supported: only one size, and 0, are."
+            f"{name}={brief(listed)} is not supported: it must have a value for each layer, the "
+            "same for all with global attention, and the same for all with local attention."
         )
-    return types, local[0] if local else window
-
-
-def _ropes_of_layers(
-    thetas: Any, values: Mapping[str, Any], pattern: tuple[int, int]
-) -> dict[str, Any]:
-    """Returns `rope_parameters`, which takes precedence, or those of a base for each layer.
-
-    The model's own code wrote the latter as `rope_theta`.
-    """
-    scaling = {"rope_scaling": values.get("rope_scaling")}
-    ropes = values.get("rope_parameters")
-    if ropes is not None or thetas is None:
-        unknown = set(ropes or ()) - {"full_attention", "sliding_attention"}
-        if unknown:
-            raise ValueError(
-                f"rope_parameters={brief(ropes)}: it must map full_attention and sliding_attention "
-                "to their settings."
-            )
-        return scaling | {"rope_parameters": ropes}
-    layers = values.get("num_hidden_layers", _ULTRABERT_LAYERS)
-    if not isinstance(thetas, list) or len(thetas) != layers:
-        raise ValueError(f"rope_theta={brief(thetas)}: it must have one for each layer.")
-    ropes = {}
-    for kind, theta in zip(layer_types(len(thetas), *pattern), thetas, strict=True):
-        rope = {"rope_type": "default", "rope_theta": theta}
-        if ropes.setdefault(kind, rope) != rope:
-            raise ValueError(
-                f"rope_theta={brief(thetas)} is not supported: layers of {kind} must have one base."
-            )
-    return scaling | {"rope_parameters": ropes}
+    return found
 
 
 def _write_ultrabert(fields: Mapping[str, Any]) -> dict[str, Any]:
-    window = fields["local_attention"]
+    written = without_rope(fields)
+    window = written.pop("local_attention")
     if window is None or window % 2:
         raise ValueError(
             f"local_attention={window} cannot be written to config.json, which has half of it: use "
             "an even number, and global_attn_every_n_layers=1 for global attention in every layer."
         )
-    written = without_rope(fields)
-    for name in (*_ULTRABERT_ROPE, "local_attention"):
-        written.pop(name)
-    pattern = (fields["global_attn_every_n_layers"], fields["first_global_layer"])
     return written | {
         "classifier_dropout": fields["classifier_dropout"] or 0.0,
         "sliding_window": window // 2,
-        "layer_types": layer_types(fields["num_hidden_layers"], *pattern),
+        "layer_types": layer_types(
+            fields["num_hidden_layers"],
+            fields["global_attn_every_n_layers"],
+            fields["first_global_layer"],
+        ),
         "rope_parameters": write_ropes(fields),
     }
 
@@ -269,8 +232,7 @@ def _read_esm(values: Mapping[str, Any]) -> dict[str, Any]:
     """ESM-2 has rotary positions, and ESM-1b a table of positions and another LayerNorm."""
     fields = dict(values)
     kind = fields.pop("position_embedding_type", "absolute")
-    if kind not in ("absolute", "rotary"):
-        raise ValueError(f"position_embedding_type={brief(kind)} is not supported: use rotary.")
+    check_choice("position_embedding_type", kind, ("absolute", "rotary"))
     is_rotary = kind == "rotary"
     fields["rope_theta"] = values.get("rope_theta", 10_000.0) if is_rotary else None
     fields["stored_rope"] = is_rotary
@@ -406,21 +368,21 @@ NEWER_FAMILIES: dict[str, Family] = {
         "RobertaPreLayerNorm",
         "roberta_prelayernorm",
         (*_PRE_LAYER_NORM, ("roberta_prelayernorm.", "bert."), *ROBERTA_HEADS),
-        absent=(*PAIRS, "rtd"),
+        absent=PAIRS_AND_RTD,
         positions_after_padding=True,
     ),
     "xlm-roberta-xl": Family(
         "XLMRobertaXL",
         "roberta",
         (*_XLM_ROBERTA_XL, ("roberta.", "bert."), *ROBERTA_HEADS),
-        absent=(*PAIRS, "rtd"),
+        absent=PAIRS_AND_RTD,
         positions_after_padding=True,
     ),
     "bert-generation": Family(
         "BertGeneration",
         "bert",
         fields={name: name for name in COMMON if name != "type_vocab_size"} | _CAUSAL,
-        absent=(*PAIRS, "rtd"),
+        absent=PAIRS_AND_RTD,
         encoders=(
             *("masked_lm", "sparse", "sequence_classification", "token_classification"),
             *_NO_CLASSES,
@@ -444,7 +406,7 @@ input_embedding_size     embedding_size
 output_embedding_size    output_embedding_size
 classifier_dropout_prob  classifier_dropout
 """),
-        absent=(*PAIRS, "rtd"),
+        absent=PAIRS_AND_RTD,
     ),
     "nomic_bert": Family(
         "NomicBert",
@@ -466,7 +428,7 @@ classifier_dropout_prob  classifier_dropout
         COMMON | _CLASSIFIER | _ROPE | {"head_dim": "head_dim"},
         aliases=(("bert.", "nomic_bert."),),  # in files of the model's own code
         modules_in_files=False,
-        absent=(*PAIRS, "rtd"),
+        absent=PAIRS_AND_RTD,
         encoders=_NO_CLASSES,
         read=_read_nomic,
         write=_write_rope,
@@ -497,7 +459,7 @@ mlp.down_proj     output.dense
         ),
         COMMON | _CLASSIFIER | _ROPE | {"mlp_dropout": "mlp_dropout"},
         modules_in_files=False,
-        absent=(*PAIRS, "rtd"),
+        absent=PAIRS_AND_RTD,
         encoders=_NO_CLASSES,
         read=_read_gte,
         write=_write_gte,
@@ -518,7 +480,7 @@ mlp.down_proj     output.dense
         ),
         COMMON | _CLASSIFIER | _ROPE,
         modules_in_files=False,
-        absent=(*PAIRS, "rtd"),
+        absent=PAIRS_AND_RTD,
         encoders=("multiple_choice",),
         read=_reading_rope(20_000.0),
         write=_write_rope,
@@ -537,7 +499,7 @@ dense.               projection.
             *in_layers("model.layers.{layer}", _LLAMA_LAYERS),
         ),
         _ROPE | _LLAMA_FIELDS | {"decoder_bias": "decoder_bias"},
-        absent=(*PAIRS, "rtd"),
+        absent=PAIRS_AND_RTD,
         encoders=_NO_CLASSES,
         read=_read_eurobert,
         write=_write_eurobert,
@@ -572,7 +534,7 @@ model.         ultrabert.
 head.decoder.  cls.
 """),
         modules_in_files=False,
-        absent=(*PAIRS, "rtd"),
+        absent=PAIRS_AND_RTD,
         encoders=("multiple_choice",),
         read=_read_ultrabert,
         write=_write_ultrabert,
@@ -618,7 +580,7 @@ encoder.layer.0.attention.self.rotary_embeddings.      esm.rotary_embeddings.
 esm.encoder.layer.*.attention.self.rotary_embeddings.  esm.rotary_embeddings.
 encoder.layer.*.attention.self.rotary_embeddings.      esm.rotary_embeddings.
 """),
-        absent=(*PAIRS, "rtd"),
+        absent=PAIRS_AND_RTD,
         left_out=("position_embeddings.weight",),
         encoders=_NO_CLASSES,
         decoder_has_bias=False,
@@ -653,7 +615,7 @@ attention_bias
 mlp_bias
 attention_dropout  attention_probs_dropout_prob
 """),
-        absent=(*PAIRS, "rtd"),
+        absent=PAIRS_AND_RTD,
         encoders=_NO_CLASSES,
         classifier="score",
         read=_read_esmc,
@@ -675,7 +637,7 @@ embedding_size
 rotary_value
 classifier_activation
 """),
-        absent=(*PAIRS, "rtd", "multiple_choice"),
+        absent=(*PAIRS_AND_RTD, "multiple_choice"),
         read=_read_roformer,
         write=_write_roformer,
         tables=_tables_of_roformer,
@@ -742,7 +704,7 @@ NEWER_DEFAULTS: dict[str, dict[str, Any]] = {
     "ultrabert": {
         "vocab_size": 32_000,
         "hidden_size": 4096,
-        "num_hidden_layers": _ULTRABERT_LAYERS,
+        "num_hidden_layers": 32,
         "num_attention_heads": 32,
         "intermediate_size": 11_008,
     },

@@ -24,6 +24,7 @@ CHANGES = {
     "roformer": {"rotary_value": True, "embedding_size": 16},
     "rembert": {},
     "xlm-roberta-xl": {},
+    "ultrabert": {"num_hidden_layers": 5, "num_key_value_heads": 2, "local_attention": 24} | YARN,
 }
 LENGTHS = (40, 70, 18)
 LENGTH = 128
@@ -65,15 +66,76 @@ def test_packed_sequences_give_what_they_give_alone(family, tiny_family, random_
         np.testing.assert_allclose(found, expected[i, :length], atol=1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "late"])
-def test_classifiers_of_packed_sequences_read_their_own(pooling, tiny_family, random_params):
-    model = model_of("eurobert", tiny_family, "sequence_classification")
+@pytest.mark.parametrize(
+    ("family", "pooling"),
+    [
+        *(("eurobert", pooling) for pooling in ("cls", "mean", "late")),
+        *(("ultrabert", pooling) for pooling in ("cls", "mean", "late")),
+    ],
+)
+def test_classifiers_of_packed_sequences_read_their_own(
+    family, pooling, tiny_family, random_params
+):
+    model = model_of(family, tiny_family, "sequence_classification")
     model = model.clone(config=dataclasses.replace(model.config, classifier_pooling=pooling))
     params = {"params": random_params(model)}
     alone = sequences_alone(model.config.vocab_size)
     expected = jax.jit(model.apply)(params, **alone)["logits"]
     found = jax.jit(model.apply)(params, **in_one_row(alone))["logits"][0]
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["sequence_classification", "multiple_choice"])
+def test_classifiers_without_a_pooler_and_an_activation_have_no_dense_layer(
+    head, tiny_family, random_params
+):
+    model = model_of("ultrabert", tiny_family, head)
+    params = random_params(model)
+    assert {*params} == {"bert", "classifier"} == {"bert", *model.present_parts}
+    alone = sequences_alone(model.config.vocab_size)
+    outputs = jax.jit(model.apply)({"params": params}, **alone)
+    first = outputs["last_hidden_state"][:, 0]
+    expected = first @ params["classifier"]["kernel"] + params["classifier"]["bias"][None]
+    np.testing.assert_allclose(outputs["logits"].reshape(expected.shape), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", range(3))
+@pytest.mark.parametrize("family", ["ultrabert", "modernbert"])
+def test_a_token_reads_what_its_layers_can_reach(family, first, tiny_family, random_params):
+    """Local layers reach four tokens further each, and a global one all tokens."""
+    fields = {"num_hidden_layers": 3, "global_attn_every_n_layers": 3, "local_attention": 8}
+    config = tiny_family(family, first_global_layer=first, **fields)
+    model = HEADS["encoder"](config)
+    params = {"params": random_params(model)}
+    ids = np.arange(5, 45)[None]
+    apply = jax.jit(functools.partial(model.apply, output_hidden_states=True))
+    before = apply(params, ids)["hidden_states"]
+    ids = ids.copy()
+    ids[0, 20] = 60
+    difference = np.abs(apply(params, ids)["hidden_states"] - before).max(-1)[:, 0]
+    changed = np.flatnonzero
+    for layer in range(1, 4):
+        reached = changed(difference[layer] > 0)
+        if layer > first:
+            assert len(reached) == 40
+        else:
+            assert (reached[0], reached[-1]) == (20 - 4 * layer, 20 + 4 * layer)
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "message"),
+    [
+        ("modernbert", {"first_global_layer": 3}, "first_global_layer=3 must be below .*=3"),
+        ("eurobert", {"first_global_layer": 1}, "first_global_layer=1 must be below .*=1"),
+        ("modernbert", {"prediction_head_size": 8}, "prediction_head_size=8 has no effect"),
+        ("eurobert", {"prediction_head_size": 8}, "prediction_head_size=8 has no effect"),
+    ],
+)
+def test_global_layers_and_layers_of_a_head_that_nothing_reads_are_refused(
+    family, change, message, tiny_family
+):
+    with pytest.raises(ValueError, match=message):
+        tiny_family(family, **change)
 
 
 @pytest.mark.parametrize("change", [{"final_norm_bias": False}, {"residual_scale_layers": 36}])

@@ -12,7 +12,8 @@ from tests.steps import run_until
 
 # Together they have every switch: the LayerNorm before, RMSNorm, gates, grouped key heads, sizes of
 # heads, slowed and stored rotations, rotated values, scaled residuals, LayerNorms of queries and
-# keys, token dropout, and embeddings of their own size.
+# keys, token dropout, embeddings of their own size, global layers at the end of each period, and
+# two linear layers of the masked LM.
 CHANGES = {
     "eurobert": {
         **{"num_key_value_heads": 2, "head_dim": 16, "rope_type": "llama3", "rope_factor": 4.0},
@@ -21,11 +22,12 @@ CHANGES = {
     "esmc": {"rope_type": "yarn", "rope_factor": 4.0, "rope_original_max_position_embeddings": 16},
     "esm": {"token_dropout": True},
     "roformer": {"rotary_value": True, "embedding_size": 16},
+    "ultrabert": {"num_hidden_layers": 4, "local_attention": 8},
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", others_weekly(CHANGES, "eurobert"))
+@pytest.mark.parametrize("family", others_weekly(CHANGES, "eurobert", "ultrabert"))
 def test_a_resumed_run_equals_an_uninterrupted_one(
     family, prepared, tokenizer, tiny_family, tmp_path, monkeypatch
 ):

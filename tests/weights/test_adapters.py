@@ -156,6 +156,7 @@ OTHERS = {
     "data2vec-text": ["query"],
     "ernie": ["query"],
     "esmc": ["k_proj", "gate_proj", "down_proj"],
+    "ultrabert": ["q_proj", "up_proj", "down_proj"],
 }
 
 

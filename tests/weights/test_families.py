@@ -36,6 +36,7 @@ RECIPES = {
     "deberta-v2": (train_unigram, 90, "mlm"),
     "modernbert": (train_modernbert_bpe, 300, "mlm"),
     "eurobert": (train_modernbert_bpe, 300, "mlm"),
+    "ultrabert": (train_modernbert_bpe, 300, "mlm"),
     "nomic_bert": (train_wordpiece, 90, "mlm"),
     "esm": (train_wordpiece, 90, "mlm"),
     "esmc": (train_wordpiece, 90, "mlm"),

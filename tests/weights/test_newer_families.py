@@ -169,9 +169,11 @@ def their_model(config: BertConfig, head: str, seed: int):
         described, attn_implementation="eager"
     )
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
+            # Two layers without a LayerNorm would make small logits.
+            spread = 0.4 if "head.linear" in name else 0.05
             if parameter.requires_grad:
-                parameter.add_(torch.randn_like(parameter) * 0.05)
+                parameter.add_(torch.randn_like(parameter) * spread)
     return model.eval()
 
 
@@ -454,7 +456,121 @@ def test_what_esmc_has_not_in_transformers_is_refused_or_not_saved(field, value,
     assert config_from_hf(config_to_hf(config) | usual) == config
 
 
-FAST = {("esm", 1), ("esmc", 3), ("eurobert", 0)}
+WINDOWS = [4, 4, 0, 4, 4, 0, 4]
+OWN_FIELDS = {"attention_windows": WINDOWS, "rope_theta": [30.0, 30.0, 7e4] * 2 + [30.0]}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    "own_fields",
+    [
+        OWN_FIELDS | {"auto_map": {"AutoModel": "modeling_ultrabert.UltraBertModel"}},
+        {"attention_windows": [0] + [6] * 6, "sliding_window": 9},
+        {"attention_windows": [0] * 7, "sliding_window": 9},
+        {"attention_windows": [5] * 7},
+        {"layer_types": ["full_attention", "sliding_attention"] * 3 + ["full_attention"]},
+        {"layer_types": ["sliding_attention"] * 6 + ["full_attention"], "sliding_window": 9},
+        {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 50.0}}}
+        | {"layer_types": ["full_attention"] * 7, "rope_theta": [1.0]},
+        {},
+    ],
+)
+def test_configs_of_ultraberts_own_code_are_those_of_transformers(own_fields, tiny_family):
+    transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    values = config_to_hf(tiny_family("ultrabert", num_hidden_layers=7))
+    said = ("layer_types", "sliding_window", "rope_parameters", "model_type")
+    for name in (*said, "global_attn_every_n_layers", "first_global_layer"):
+        values.pop(name)
+    theirs = transformers.UltrabertConfig(**values | json.loads(json.dumps(own_fields)))
+    config = config_from_hf(values | own_fields | {"model_type": "ultrabert"})
+    assert not unknown_fields(values | own_fields | {"model_type": "ultrabert"})
+    written = config_to_hf(config)
+    assert written["layer_types"] == theirs.layer_types
+    assert written["sliding_window"] == theirs.sliding_window
+    for kind in {*theirs.layer_types}:
+        assert written["rope_parameters"][kind] == theirs.rope_parameters[kind]
+    again = json.loads(json.dumps(written))
+    assert config_from_hf(again) == config
+    # What other programs write has no fields of ours, and the same layers.
+    again.pop("global_attn_every_n_layers")
+    again.pop("first_global_layer")
+    assert config_to_hf(config_from_hf(again))["layer_types"] == theirs.layer_types
+
+
+@pytest.mark.parametrize(
+    "own_fields",
+    [
+        {"attention_windows": [4, 5, 0]},
+        {"attention_windows": [4, 4]},
+        {"attention_windows": 4},
+        {"attention_windows": [-4, 0, -4]},
+        {"attention_windows": [4, 0, 0], "layer_types": ["full_attention"] * 3},
+        {"rope_theta": [7.0, 7.0]} | {"layer_types": ["full_attention"] * 3},
+        {"rope_theta": [7.0, 8.0, 7.0]} | {"layer_types": ["full_attention"] * 3},
+        {"rope_theta": 7.0},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}},
+        {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        {"layer_types": ["full_attention", "full_attention", "sliding_attention"]},
+        {"layer_types": ["full_attention"]},
+        {"layer_types": ["chunked_attention"] * 3},
+        {"sliding_window": 0},
+        {"sliding_window": "4"},
+        {"classifier_pooling": "late"},
+        {"tie_word_embeddings": 1},
+        {"prediction_head_size": 0},
+        {"prediction_head_size": None},
+    ],
+    ids=str,
+)
+def test_what_is_not_followed_of_ultrabert_is_refused_by_name(own_fields, tiny_family):
+    values = config_to_hf(tiny_family("ultrabert", num_hidden_layers=3))
+    for name in ("layer_types", "rope_parameters"):
+        values.pop(name)
+    expected = [*own_fields][0]
+    if own_fields == {"attention_windows": [-4, 0, -4]}:
+        expected = "sliding_window=-4"
+    with pytest.raises(ValueError, match=expected):
+        config_from_hf(values | own_fields)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"local_attention": None, "first_global_layer": 0, "global_attn_every_n_layers": 1},
+        {"local_attention": 7},
+        {"mlm_activation": "relu"},
+        {"prediction_head_size": None},
+        {"classifier_activation": "gelu"},
+        {"classifier_pooling": "late"},
+        {"norm_type": "layer_norm"},
+        {"decoder_bias": True},
+    ],
+)
+def test_what_ultrabert_has_not_in_transformers_is_not_saved(change, tiny_family):
+    with pytest.raises(ValueError, match=[*change][0]):
+        config_to_hf(tiny_family("ultrabert", **change))
+
+
+def test_tensors_with_the_names_of_the_layers_of_ultrabert_are_read(
+    tmp_path, tiny_family, tokenizer, written
+):
+    folder = written(tmp_path / "m", tiny_family("ultrabert"), "masked_lm", tokenizer)
+    (folder / "checksums.json").unlink(missing_ok=True)
+    expected = load_model(folder, "masked_lm")
+    file = folder / "model.safetensors"
+    renamed = {}
+    for name, tensor in load_file(file).items():
+        name = name.replace("ultrabert.", "model.").replace("cls.", "head.decoder.")
+        renamed[name] = tensor
+    assert "head.decoder.weight" in renamed and "model.norm.weight" in renamed
+    save_file(renamed, file)
+    found = load_model(folder, "masked_lm")
+    assert not found.absent and not found.unused
+    jax.tree.map(np.testing.assert_array_equal, expected.params, found.params)
+
+
+FAST = {("esm", 1), ("esmc", 3), ("eurobert", 0), ("ultrabert", 6)}
 
 
 def marks_of(family, seed):
