@@ -24,6 +24,7 @@ COMMANDS = {
     "report": "Show curves, scores and facts of one or more runs as an HTML page.",
     "score": "Compute the official metrics of a task from files of predictions.",
     "convert": "Convert a model to Hugging Face's format or Google's TF1 format.",
+    "export": "Export a model to ONNX, for other runtimes.",
     "plan": "Predict the memory and least step time of a pretraining on TPUs or GPUs not at hand.",
     "benchmark": "Measure the speed of a training step on this machine.",
     "completion": "Print a script that completes commands and flags in bash, zsh or fish.",

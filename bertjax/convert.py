@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from bertjax.weights.source import Source
 
 TOLERANCE = 1e-4
-# Texts and text pairs on which --verify compares outputs.
-SENTENCES = (
-    "The harbour was quiet, and only two boats had come in before the storm.",
-    ("Who wrote the letter?", "She did not say, but the ink was still wet on her fingers."),
-    "Photosynthesis converts light, water and carbon dioxide into sugar.",
-    ("In 1987 the bridge was closed.", "It reopened eleven years later with 4 lanes."),
-    "No.",
-    "Although nobody had asked for it, the committee published a report of 612 pages on the "
-    "standardisation of screws, which to everybody's surprise became a success.",
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -195,6 +185,8 @@ def verify(model: "Pretrained", written: Path) -> None:
 def _check_tokenizer(model: "Pretrained", directory: Path) -> None:
     import transformers
 
+    from bertjax.inference.texts import SAMPLE_TEXTS
+
     tokenizer: Any = model.tokenizer
     # transformers 5 gives ALBERT token types only if it is told to.
     is_albert = tokenizer.tokenizer_class == "AlbertTokenizer"
@@ -203,7 +195,7 @@ def _check_tokenizer(model: "Pretrained", directory: Path) -> None:
         told = {"model_input_names": [*tokenizer.model_input_names]}
     theirs: Any = transformers.AutoTokenizer.from_pretrained(directory, **told)
     has_pairs = type(theirs).__name__ != "EsmcTokenizer"  # which gives a pair no special tokens
-    for text in SENTENCES:
+    for text in SAMPLE_TEXTS:
         texts = (text, None) if isinstance(text, str) else text
         if texts[1] and not has_pairs:
             continue
@@ -221,12 +213,13 @@ def _check_tokenizer(model: "Pretrained", directory: Path) -> None:
 
 
 def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]:
-    """Returns {output name: largest absolute difference from PyTorch's model} on `SENTENCES`.
+    """Returns {output name: largest absolute difference from PyTorch's model} on sample texts.
 
     The outputs at padding tokens are not compared. Raises ImportError without the extra `parity`.
     """
     import numpy as np
 
+    from bertjax.inference.texts import SAMPLE_TEXTS
     from bertjax.weights.families import architecture
 
     try:
@@ -234,7 +227,7 @@ def output_differences(model: "Pretrained", directory: Path) -> dict[str, float]
         import transformers
     except ImportError as error:
         raise ImportError("--verify runs PyTorch: pip install 'bertjax[parity]'.") from error
-    ids, mask, types = model.encode(SENTENCES)
+    ids, mask, types = model.encode(SAMPLE_TEXTS)
     outputs = model(
         input_ids=ids, attention_mask=mask, token_type_ids=types, output_hidden_states=True
     )

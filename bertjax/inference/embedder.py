@@ -70,6 +70,7 @@ class Encoder:
         truncated: the number of texts so far that have `max_length` tokens and may have been
             truncated.
         after_batch: called with the number of texts of each batch that is finished.
+        model: the module with the head that computes them.
         settings: everything besides model and text that determines the result, as JSON values.
 
     Raises:
@@ -77,6 +78,7 @@ class Encoder:
     """
 
     noun = "vectors"  # what an output holds
+    model: BertWithHead
 
     _params: Any
     _program: Callable[..., Any]
@@ -164,8 +166,9 @@ class Embedder(Encoder):
     """Computes an embedding vector for each text; the head of the model is not used.
 
     The arguments are as in `Pretrained.embed` and `Encoder`; `size` is the dimension of the
-    vectors. Raises ValueError if an argument does not fit the model, or the files of
-    sentence-transformers cannot be followed and `pooling` is None.
+    vectors, `cut` what is done with the outputs of the model, and `prompt_length` the number of
+    tokens of the prompt that the pooling leaves out. Raises ValueError if an argument does not fit
+    the model, or the files of sentence-transformers cannot be followed and `pooling` is None.
     """
 
     suffixes = (".npy", ".jsonl", ".parquet")
@@ -219,19 +222,22 @@ class Embedder(Encoder):
                 f"to {model.size}."
             )
         self.size = min(truncate_dim or modules.truncate_dim or model.size, model.size)
-        self._skipped = 0
+        self.prompt_length = 0
         if self._prompt and not modules.include_prompt:
-            self._skipped = prompt_length(self._tokenizer, self._prompt, self.max_length)
+            self.prompt_length = prompt_length(self._tokenizer, self._prompt, self.max_length)
         params = {"bert": loaded.params["bert"]}
         for name, stored in modules.params.items():
             params[name] = loaded.params.get(name, stored)  # as trained, if they were
         self._params = inference_params(params, loaded.model)
-        cut = Cut(self.size, normalize and not follows)
-        self._program = compiled_program(for_inference(model), cut, hidden_states=not only_last)
+        self.model = model
+        self.cut = Cut(self.size, normalize and not follows)
+        self._program = compiled_program(
+            for_inference(model), self.cut, hidden_states=not only_last
+        )
         self.settings |= {
-            "pooling": [modules.pooling, self._skipped],
+            "pooling": [modules.pooling, self.prompt_length],
             "layers": list(layers),
-            "normalize": [model.normalize, cut.normalize],
+            "normalize": [model.normalize, self.cut.normalize],
             "size": self.size,
             "max_length": self.max_length,
         }
@@ -243,7 +249,7 @@ class Embedder(Encoder):
     def of_ids(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
         """Returns the embeddings of token ids, float32 [len(rows), size]."""
         vectors = np.empty((len(rows), self.size), np.float32)
-        firsts = [self._skipped] * len(rows) if self._skipped else None
+        firsts = [self.prompt_length] * len(rows) if self.prompt_length else None
         for piece, values in self._outputs(rows, firsts):
             values = np.asarray(values)
             for text, place in piece.placements.items():

@@ -100,6 +100,7 @@ class TokenEmbedder(Encoder):
         if "modules" in loaded.params:
             params["modules"] = loaded.params["modules"]  # as trained, if they were
         self._params = inference_params(params, loaded.model)
+        self.model = model
         self._program = compiled_program(for_inference(model), read_head)
         self.settings |= {
             "mask": fields["mask"],

@@ -95,6 +95,7 @@ class SparseEmbedder(Encoder):
         parts = ("bert", "predictions", "head")
         params = {name: loaded.params[name] for name in parts if name in loaded.params}
         self._params = inference_params(params, loaded.model)
+        self.model = model
         self._program = compiled_program(for_inference(model), read_head)
         self.settings |= {
             "pooling": [own.pooling, own.activation, self._count],

@@ -11,6 +11,17 @@ from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.tags import split_words
 
+# Texts and text pairs on which converted and exported models are compared with the original.
+SAMPLE_TEXTS = (
+    "The harbour was quiet, and only two boats had come in before the storm.",
+    ("Who wrote the letter?", "She did not say, but the ink was still wet on her fingers."),
+    "Photosynthesis converts light, water and carbon dioxide into sugar.",
+    ("In 1987 the bridge was closed.", "It reopened eleven years later with 4 lanes."),
+    "No.",
+    "Although nobody had asked for it, the committee published a report of 612 pages on the "
+    "standardisation of screws, which to everybody's surprise became a success.",
+)
+
 
 def from_texts(task: Task, texts: Sequence[str | Sequence[str]]) -> tuple[Task, list[Example]]:
     """Creates one example from each text, pair, or tuple (text, choice, choice, ...) in `texts`.

@@ -356,7 +356,8 @@ class SelfAttention(nn.Module):
 
         It is a key of `FUSED`, `BY_HEAD`, `IN_BLOCKS` or "xla", which can do everything.
         """
-        if self.is_mutable_collection("intermediates"):
+        is_symbol = not isinstance(length, int)  # in an export, for rows of any length
+        if is_symbol or self.is_mutable_collection("intermediates"):
             return "xla"
         drops = rows is not None and dropout.rate > 0
         fused = FUSED.get(self.kernel)

@@ -13,6 +13,7 @@ a sum in no fixed order, on GPUs.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -58,16 +59,22 @@ class RelativeBias(nn.Module):
         heads = config.num_attention_heads
         shape = (config.relative_attention_num_buckets, heads)
         table = self.param("embedding", initializer(config), shape, jnp.float32)
-        differences = _differences(length)
-        buckets = _t5_buckets(differences)
+        buckets = _for_length(_t5_buckets, length, config.max_length)
         values = table[buckets].T  # [N, 2 L - 1]
-        width = len(differences)
+        width = 2 * length - 1
         rows = jnp.broadcast_to(values[:, None], (heads, length, width))
         return shifted(rows)
 
 
-def _differences(length: int) -> np.ndarray:
-    return np.arange(1 - length, length)
+def _for_length(numbers_of: Callable[[np.ndarray], np.ndarray], length: int, longest: int) -> Any:
+    """Returns `numbers_of` the differences -(L - 1) to L - 1 of two places, int [2 L - 1].
+
+    If the length L is a symbol, as in an export, the result is a part of the numbers for `longest`.
+    """
+    if isinstance(length, int):
+        return numbers_of(np.arange(1 - length, length))
+    numbers = numbers_of(np.arange(1 - longest, longest))
+    return jax.lax.slice_in_dim(jnp.asarray(numbers), longest - length, longest + length - 1)
 
 
 def _t5_buckets(differences: np.ndarray) -> np.ndarray:
@@ -89,17 +96,19 @@ def _t5_buckets(differences: np.ndarray) -> np.ndarray:
     return np.where(differences > 0, buckets + per_direction, buckets)
 
 
-def relative_rows(length: int, config: BertConfig) -> np.ndarray:
+def relative_rows(length: int, config: BertConfig) -> Any:
     """Returns the rows of the relative embeddings for the differences -(L - 1) to L - 1 of places.
 
     A difference is the place of the query minus the place of the key. The result is int [2 L - 1].
     """
-    differences = _differences(length)
     span = config.relative_span
-    if config.position_buckets > 0:
-        differences = _log_buckets(differences, span, config.longest_relative_position)
-    rows = differences + span
-    return np.clip(rows, 0, 2 * span - 1)
+
+    def rows_of(differences: np.ndarray) -> np.ndarray:
+        if config.position_buckets > 0:
+            differences = _log_buckets(differences, span, config.longest_relative_position)
+        return np.clip(differences + span, 0, 2 * span - 1)
+
+    return _for_length(rows_of, length, config.max_length)
 
 
 def _log_buckets(differences: np.ndarray, buckets: int, longest: int) -> np.ndarray:
@@ -116,7 +125,7 @@ def _log_buckets(differences: np.ndarray, buckets: int, longest: int) -> np.ndar
     return np.sign(differences) * numbers
 
 
-def relative_scores(x: jax.Array, positions: jax.Array, rows: np.ndarray) -> jax.Array:
+def relative_scores(x: jax.Array, positions: jax.Array, rows: Any) -> jax.Array:
     """Computes the scores of contents for relative positions.
 
     x [B, L, N, H] are the contents of the tokens, and `positions` [R, N, H] projected relative

@@ -79,8 +79,8 @@ def _pooled_block(
     logits += bias.astype(jnp.float32)[None, None]
     if pooling == "max":
         # The weight grows with the logit, so the highest logit has the highest weight.
-        return _weight(_highest(logits, inside), activation)
-    weights = _weight(logits, activation)
+        return word_weights(_highest(logits, inside), activation)
+    weights = word_weights(logits, activation)
     return jnp.einsum("bkl,blv->bkv", inside.astype(jnp.float32), weights, precision="highest")
 
 
@@ -122,7 +122,8 @@ def _highest_positions(logits: jax.Array, inside: jax.Array) -> jax.Array:
     return jax.lax.fori_loop(0, len(logits), step, state)[1]
 
 
-def _weight(logits: jax.Array, activation: str) -> jax.Array:
+def word_weights(logits: jax.Array, activation: str) -> jax.Array:
+    """Returns the weights of words by their logits, of any shape, as in `pooled_words`."""
     weight = jnp.log1p(jax.nn.relu(logits))
     if activation == "log1p_relu":
         weight = jnp.log1p(weight)

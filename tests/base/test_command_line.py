@@ -20,6 +20,7 @@ from bertjax import (
     config,
     convert,
     embed,
+    export,
     fill_mask,
     finetune,
     plan,
@@ -40,7 +41,7 @@ CONFIGS = [
     *(PretrainConfig, FinetuneConfig, PrepareConfig, TrainTokenizerConfig, predict.PredictConfig),
     *dict.fromkeys(options_class(task) for task in ALL_TASKS),
     *(score.ScoreConfig, convert.ConvertConfig, plan.PlanFlags, benchmark.BenchmarkFlags),
-    *(embed.EmbedConfig, fill_mask.FillMaskConfig, search.SearchConfig),
+    *(embed.EmbedConfig, fill_mask.FillMaskConfig, search.SearchConfig, export.ExportConfig),
     pretrain.PretrainFlags,
 ]
 FILE = "configs/pretrain/bert_base.py"

@@ -128,6 +128,7 @@ def test_every_command_checks_its_paths_before_it_reads(tmp_path, monkeypatch):
         benchmark,
         convert,
         embed,
+        export,
         fill_mask,
         finetune,
         mine,
@@ -159,6 +160,7 @@ def test_every_command_checks_its_paths_before_it_reads(tmp_path, monkeypatch):
             fill_mask.FillMaskConfig(model=place, text="a", html="a.html")
         ),
         "search": lambda: search.run(search.SearchConfig(model=place, retrieval_dir=place)),
+        "export": lambda: export.run(export.ExportConfig(src=place, output=place)),
         "convert": lambda: convert.run(convert.ConvertConfig(src=place, dst=place)),
         "mine": lambda: mine.run(mine.MineConfig(model=place, queries=place, output=place)),
         "plan": lambda: plan.run(tiny, plan.PlanFlags(topology="h200:1")),
