@@ -307,6 +307,7 @@ class Constants:
         self.stored: dict[int, tuple[np.ndarray, str]] = {}
 
     def name(self, array: np.ndarray, name: str) -> np.ndarray:
+        """Returns `array`, whose initializer will have this name."""
         self.named[id(array)] = (array, name)
         return array
 
