@@ -1,7 +1,8 @@
 """The dictionary of fairseq, `dict.txt`, which says what the rows of a model's embedding belong to.
 
 A line holds a symbol and its count. Lines have the ids after those of four special tokens, and
-`<mask>` has the last id. A symbol is a piece of SentencePiece, or the id of a token in GPT-2's
+`<mask>` has the last id, unless it is among them. Symbols `madeupword0000` and so on, which no text
+has, pad the embedding. A symbol is a piece of SentencePiece, or the id of a token in GPT-2's
 byte-level BPE: GPT-2 numbers the bytes and then what the merges lead to, unless `encoder.json` says
 otherwise.
 """
@@ -20,21 +21,27 @@ from bertjax.tokenization.tokenizer_files import lines_of, warn
 DICTIONARY = "dict.txt"
 
 
-def check_dictionary(tokenizer: Tokenizer, directory: Path) -> None:
-    """Raises ValueError if a tokenizer gives other ids than the dictionary in `directory`."""
+def check_dictionary(tokenizer: Tokenizer, directory: Path) -> int:
+    """Returns the number of ids of the dictionary in `directory`; without it, of the tokenizer.
+
+    Raises ValueError if the tokenizer gives other ids than the dictionary. It need not have the
+    symbols that pad the embedding behind its last token.
+    """
     file = directory / DICTIONARY
     if not file.is_file():
         warn(f"{directory} has no {DICTIONARY}, by which the ids of its tokenizer could be checked")
-        return
+        return tokenizer.vocab_size
     expected = read_dictionary(file, getattr(tokenizer, "merges", None))
     # CamemBERT has its special tokens twice; those that no text has end in NOTUSED.
     tokens = [token.removesuffix("NOTUSED") for token in tokenizer.tokens]
     for index, (token, own) in enumerate(itertools.zip_longest(expected, tokens)):
-        if token != own:
+        is_padding = own is None and token.startswith("madeupword")
+        if token != own and not is_padding:
             raise ValueError(
                 f"{file} gives the id {index} to {brief(repr(token), 40)}, but the tokenizer "
                 f"beside it to {brief(repr(own), 40)}: use the tokenizer of this model."
             )
+    return len(expected)
 
 
 def read_dictionary(file: Path, merges: Sequence[tuple[str, str]] | None) -> list[str]:
@@ -57,4 +64,7 @@ def read_dictionary(file: Path, merges: Sequence[tuple[str, str]] | None) -> lis
             raise ValueError(
                 f"{file}: {brief(line)!r} is not a symbol and its count: copy it again."
             )
-    return [*tokens, ROBERTA_ORDER[4]]
+    mask = ROBERTA_ORDER[4]
+    if mask not in tokens:
+        tokens.append(mask)
+    return tokens

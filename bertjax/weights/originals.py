@@ -407,11 +407,11 @@ def _of_fairseq(
         if "max_positions" in settings:
             described["max_position_embeddings"] = settings["max_positions"] + 2
     if tokenizer is not None:
-        check_dictionary(tokenizer, where if where.is_dir() else where.parent)
-        if tokenizer.vocab_size != rows:
+        ids = check_dictionary(tokenizer, where if where.is_dir() else where.parent)
+        if ids != rows:
             raise ValueError(
                 f"{where} has embeddings of {rows} tokens, but the tokenizer beside it has "
-                f"{tokenizer.vocab_size}: use the tokenizer and dict.txt of this model."
+                f"{ids}: use the tokenizer and dict.txt of this model."
             )
     renames = _FAIRSEQ_NAMES + _FAIRSEQ_NORMS[family]
     heads = {*re.findall(r"classification_heads\.[^. ]+\.", names)}

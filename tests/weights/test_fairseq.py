@@ -342,6 +342,23 @@ def test_a_tokenizer_in_another_order_than_the_dictionary_is_refused(tmp_path):
     refusal(path, f"embeddings of {WORDS} tokens, but the tokenizer beside it has {WORDS - 1}")
 
 
+@pytest.mark.parametrize("files", ["fairseq", "transformers"])
+def test_symbols_behind_the_mask_pad_the_embedding(tmp_path, files):
+    symbols = [*SYMBOLS[:-2], "<mask>", *SYMBOLS[-2:]]
+    folder = with_dictionary(tmp_path, symbols)
+    if files == "fairseq":
+        with_merges(folder)
+    else:
+        transformers_files(folder, words_of(SYMBOLS[:-2]))
+    path = saved(folder, newest(roberta()))
+    loaded = load_model(path, None)
+    assert loaded.tokenizer.mask_token_id == WORDS - 3
+    assert loaded.config.vocab_size == WORDS
+    with_dictionary(folder, [*symbols[:-1], "word"])
+    transformers_files(folder, words_of(SYMBOLS[:-2]))
+    refusal(path, f"gives the id {WORDS - 1} to 'word', but the tokenizer beside it to None")
+
+
 def test_a_tokenizer_without_the_dictionary_is_warned_of(tmp_path, capsys):
     path = saved(tmp_path, newest(roberta()))
     transformers_files(tmp_path, words_of(SYMBOLS))
