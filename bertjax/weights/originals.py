@@ -127,6 +127,7 @@ encoder_layers           num_hidden_layers
 encoder_embed_dim        hidden_size
 encoder_ffn_embed_dim    intermediate_size
 encoder_attention_heads  num_attention_heads
+activation_fn            hidden_act
 dropout                  hidden_dropout_prob
 attention_dropout        attention_probs_dropout_prob
 pooler_dropout           classifier_dropout
@@ -210,7 +211,9 @@ def in_transformers(
     for name, value in described.items():
         other = config.get(name, value)
         # A vocabulary may be padded.
-        is_free = name in ("vocab_size", "pad_token_id", "architectures") or "dropout" in name
+        is_free = name in ("vocab_size", "architectures") or "dropout" in name
+        if name == "pad_token_id":
+            is_free = words is None  # fairseq numbers positions after it
         if other != value and not is_free:
             raise ValueError(
                 f"{where} was trained with {name}={brief(value)}, but config.json beside it says "
@@ -343,9 +346,11 @@ def _of_flexbert(
 
 
 def _settings_of_fairseq(tensors: LazyTensors, where: Path) -> Mapping[str, Any]:
-    """Returns `args` of old versions, or `cfg.model` of newer ones, unless of another model."""
+    """Returns `args` of old versions, or `cfg` of newer ones, unless of another model."""
     config = fields_of(tensors.beside.get("cfg"))
-    settings = fields_of(tensors.beside.get("args")) or fields_of(config.get("model"))
+    settings = fields_of(tensors.beside.get("args"))
+    if not settings:  # `regression_target` is of the criterion
+        settings = {**fields_of(config.get("criterion")), **fields_of(config.get("model"))}
     kind = brief(settings.get("_name") or settings.get("arch"))
     if kind.startswith(("data2vec", "wav2vec")):
         raise ValueError(f"{where} is a {kind} of fairseq: only RoBERTa and XLM-R are supported.")
@@ -380,7 +385,7 @@ def _of_fairseq(
 ) -> tuple[LazyTensors, dict[str, Any]]:
     """Returns the tensors of fairseq under the names of transformers, and their `config.json`.
 
-    `words` is the name of the word embedding. Token types, which no model has, are zeros.
+    `words` is the name of the word embedding. Token types, which RoBERTa does not have, are zeros.
     """
     settings = _settings_of_fairseq(tensors, where)
     _refuse_others(settings, _FAIRSEQ_FIXED, where)
@@ -421,7 +426,7 @@ def _of_fairseq(
         described["architectures"] = [FAMILIES[model_type].class_name + suffix]
     absent = np.broadcast_to(np.float32(0), (1, size))
     segments = words.replace("embed_tokens", "embed_segments")
-    tensors = LazyTensors({**tensors.data, segments: lambda: absent})
+    tensors = LazyTensors({segments: lambda: absent, **tensors.data})
     split = functools.partial(_part, version=0, heads=1)
     readers = _renamed(tensors, renames, "self_attn.in_proj", split, where)
     if not config and "num_attention_heads" not in described:  # which no tensor shows

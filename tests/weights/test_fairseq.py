@@ -186,8 +186,16 @@ def test_the_classifier_is_read_and_the_masked_lm_beside_it_left_out(tmp_path, c
     assert (
         "read as sequence_classification, and its predictions left out" in capsys.readouterr().out
     )
-    one = roberta("ForSequenceClassification", num_labels=1)
-    saved(tmp_path, content(named(one), args=newer(regression_target=True)))
+
+
+@pytest.mark.parametrize("place", ["args", "criterion"])
+def test_a_model_of_numbers_is_known_by_its_criterion(tmp_path, place):
+    target = {"_name": "sentence_prediction", "regression_target": True}
+    beside = {"args": newer(regression_target=True)}
+    if place == "criterion":
+        beside = {"cfg": {"model": newer(), "criterion": target}}
+    model = roberta("ForSequenceClassification", num_labels=1)
+    path = saved(tmp_path, content(named(model), **beside))
     loaded = load_model(path, None, tokenizer_required=False)
     assert loaded.source.config["problem_type"] == "regression"
 
@@ -207,6 +215,16 @@ def test_an_untied_output_matrix_and_a_prefix_are_followed(tmp_path):
     state = named(model, prefix="model.")
     state["_float_tensor"] = torch.zeros(1)
     path = saved(tmp_path, content(state, args=newer(untie_weights_roberta=True)))
+    np.testing.assert_allclose(found(path), expected(model), rtol=1e-5, atol=1e-5)
+
+
+def test_the_only_token_type_is_followed(tmp_path):
+    model = roberta()
+    types = model.roberta.embeddings.token_type_embeddings.weight
+    with torch.no_grad():
+        types.normal_()
+    state = named(model) | {"encoder.sentence_encoder.embed_segments.weight": types.detach()}
+    path = saved(tmp_path, content(state, args=newer()))
     np.testing.assert_allclose(found(path), expected(model), rtol=1e-5, atol=1e-5)
 
 
@@ -483,6 +501,10 @@ def with_shards(made):
     made["model"] = {"encoder.sentence_encoder.layers.0.flat_param_0": torch.zeros(99)}
 
 
+def with_token_types(made):
+    made["model"]["encoder.sentence_encoder.embed_segments.weight"] = torch.ones(2, 24)
+
+
 def with_positions_of_no_number(made):
     made["cfg"]["model"].max_positions = "32"
 
@@ -506,6 +528,7 @@ DAMAGED = {
     with_a_word_embedding_of_one_axis: "not enough values to unpack",
     with_a_bias_of_attention: r"Unexpected: roberta\.encoder\.layer\.1\.self_attn\.bias_k",
     with_an_average: "tensors under 'ema' beside the",
+    with_token_types: r"token_type_embeddings\.weight has shape \(2, 24\)",
     with_shards: r"one of the shards of a model \(FSDP\)",
     with_positions_of_no_number: "is damaged|str",
     with_code: "system",
@@ -556,7 +579,13 @@ def test_another_model_of_fairseq_is_refused_by_its_name(tmp_path, kind):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("num_attention_heads", 4), ("model_type", "bert"), ("layer_norm_eps", 1e-12)],
+    [
+        ("num_attention_heads", 4),
+        ("model_type", "bert"),
+        ("layer_norm_eps", 1e-12),
+        ("hidden_act", "gelu_new"),
+        ("pad_token_id", 0),  # by which positions are numbered
+    ],
 )
 def test_a_config_that_contradicts_fairseq_is_refused(tmp_path, field, value):
     model = roberta()
