@@ -162,7 +162,8 @@ def _read_ultrabert(values: Mapping[str, Any]) -> dict[str, Any]:
 
     The model's own code wrote `attention_windows`, a window for each layer or 0 for global
     attention, and a base `rope_theta` for each layer. The fields `global_attn_every_n_layers` and
-    `first_global_layer` are ours: they are followed where they agree with `layer_types`.
+    `first_global_layer` are ours: they are followed where they agree with `layer_types`; without
+    that, transformers has the usual layers, whatever they say.
     """
     fields = _of_own_code(values, {})
     known = FAMILY_FIELDS["ultrabert"] | NEWER_DEFAULTS["ultrabert"] | fields
@@ -172,7 +173,10 @@ def _read_ultrabert(values: Mapping[str, Any]) -> dict[str, Any]:
     if windows is not None:
         types = types or _types_of_windows(windows)
         window = _by_type("attention_windows", windows, types).get("sliding_attention", window)
-    if types is not None:
+    if types is None:
+        fields.pop("global_attn_every_n_layers", None)
+        fields.pop("first_global_layer", None)
+    else:
         likely = (known["global_attn_every_n_layers"], known["first_global_layer"])
         pattern = global_layers(types, known["num_hidden_layers"], likely)
         fields["global_attn_every_n_layers"], fields["first_global_layer"] = pattern

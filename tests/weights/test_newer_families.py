@@ -497,6 +497,16 @@ def test_configs_of_ultraberts_own_code_are_those_of_transformers(own_fields, ti
     assert config_to_hf(config_from_hf(again))["layer_types"] == theirs.layer_types
 
 
+@pytest.mark.parity
+def test_without_layer_types_fields_of_ours_change_no_layer_of_ultrabert(tiny_family):
+    transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
+    values = config_to_hf(tiny_family("ultrabert", num_hidden_layers=7))
+    del values["layer_types"]
+    values |= {"global_attn_every_n_layers": 2, "first_global_layer": 0}
+    theirs = transformers.UltrabertConfig(**values)
+    assert config_to_hf(config_from_hf(values))["layer_types"] == theirs.layer_types
+
+
 @pytest.mark.parametrize(
     "own_fields",
     [
