@@ -389,12 +389,12 @@ def _unigram_class(source: TokenizerFiles) -> str:
     if source.file.name != "sentencepiece.bpe.model":
         return ALBERT_CLASS
     model_type = source.model.get("model_type")
+    classes = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
     dictionary = source.directory / DICTIONARY
-    if model_type is None and dictionary.is_file():
+    if model_type not in classes and dictionary.is_file():
         model_type = "xlm-roberta"
         if read_dictionary(dictionary, None)[4] == "<unk>":  # a second one
             model_type = "camembert"
-    classes = {"xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
     if model_type not in classes:
         raise ValueError(
             f"{source.file} may be from XLM-RoBERTa or CamemBERT, whose ids differ: add a "

@@ -438,6 +438,20 @@ def test_pieces_of_sentencepiece_have_the_ids_of_the_dictionary(tmp_path, pieces
     assert loaded.tokenizer.encode_pair(text, None)[0] == [start, *ids, end]
 
 
+def test_the_dictionary_tells_the_tokenizer_of_an_xlm_roberta_xl(tmp_path, pieces):
+    processor, model_file = pieces
+    symbols = [processor.id_to_piece(n) for n in range(3, processor.get_piece_size())]
+    folder = with_dictionary(tmp_path, [*symbols, "<mask>", "madeupword0000"])
+    (folder / "sentencepiece.bpe.model").write_bytes(model_file)
+    changes = {"layernorm_embedding": False, "encoder_normalize_before": True}
+    model = roberta(family="XLMRobertaXL", vocab_size=4 + len(symbols) + 2)
+    path = saved(folder, newest(model, "XLMRobertaXL", **changes), model.config.to_dict())
+    tokenizer = load_model(path, None).tokenizer
+    assert tokenizer is not None
+    assert tokenizer.tokenizer_class == "XLMRobertaTokenizer"
+    assert tokenizer.mask_token_id == 4 + len(symbols)
+
+
 def test_a_dictionary_in_another_order_than_the_pieces_is_refused(tmp_path, pieces):
     processor, model_file = pieces
     symbols = [processor.id_to_piece(n) for n in range(3, processor.get_piece_size())]
