@@ -58,6 +58,11 @@ def read_dictionary(file: Path, merges: Sequence[tuple[str, str]] | None) -> lis
     tokens = [*ROBERTA_ORDER[:4]]
     for line in lines_of(file):
         symbol, _, count = line.removesuffix(" #fairseq:overwrite").rpartition(" ")
+        if names and symbol.isdigit() and symbol not in names:
+            raise ValueError(
+                f"{file} has the id {brief(symbol)}, which no token of its byte-level BPE has: "
+                "copy its encoder.json there."
+            )
         if symbol and count.isdigit():
             tokens.append(names.get(symbol, symbol))
         elif line:

@@ -212,8 +212,8 @@ def in_transformers(
         other = config.get(name, value)
         # A vocabulary may be padded.
         is_free = name in ("vocab_size", "architectures") or "dropout" in name
-        if name == "pad_token_id":
-            is_free = words is None  # fairseq numbers positions after it
+        if not words:  # fairseq numbers positions after it
+            is_free |= name == "pad_token_id"
         if other != value and not is_free:
             raise ValueError(
                 f"{where} was trained with {name}={brief(value)}, but config.json beside it says "
@@ -348,9 +348,9 @@ def _of_flexbert(
 def _settings_of_fairseq(tensors: LazyTensors, where: Path) -> Mapping[str, Any]:
     """Returns `args` of old versions, or `cfg` of newer ones, unless of another model."""
     config = fields_of(tensors.beside.get("cfg"))
-    settings = fields_of(tensors.beside.get("args"))
-    if not settings:  # `regression_target` is of the criterion
-        settings = {**fields_of(config.get("criterion")), **fields_of(config.get("model"))}
+    # `regression_target` is of the criterion.
+    newer = {**fields_of(config.get("criterion")), **fields_of(config.get("model"))}
+    settings = fields_of(tensors.beside.get("args")) or newer
     kind = brief(settings.get("_name") or settings.get("arch"))
     if kind.startswith(("data2vec", "wav2vec")):
         raise ValueError(f"{where} is a {kind} of fairseq: only RoBERTa and XLM-R are supported.")
@@ -392,10 +392,10 @@ def _of_fairseq(
     names = " ".join(tensors)
     family = _family_of_fairseq(settings, names)
     model_type = family
-    if family == "roberta" and config.get("model_type") in _ROBERTAS.values():
-        model_type = config["model_type"]
-    elif family == "roberta" and tokenizer is not None:
-        model_type = _ROBERTAS.get(tokenizer.tokenizer_class, family)
+    if family == "roberta":
+        model_type = _ROBERTAS.get(getattr(tokenizer, "tokenizer_class", ""), family)
+        if config.get("model_type") in _ROBERTAS.values():
+            model_type = config["model_type"]
     described = {
         "model_type": model_type,
         "type_vocab_size": 1,

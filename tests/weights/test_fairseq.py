@@ -331,6 +331,13 @@ def test_other_numbers_of_encoder_json_are_followed(tmp_path):
     assert load_tokenizer(folder).tokens == [*SPECIAL, *turned, "<mask>"]
 
 
+def test_other_numbers_without_encoder_json_are_refused(tmp_path):
+    """As byte-level BPEs that tokenizers trains begin with five special tokens."""
+    folder = with_merges(with_dictionary(tmp_path, range(5, 5 + len(GPT2) - 1)))
+    with pytest.raises(ValueError, match=f"has the id {len(GPT2)}, .* copy its encoder.json"):
+        load_tokenizer(folder)
+
+
 @pytest.mark.parametrize("files", ["fairseq", "transformers", "both"])
 def test_convert_verifies_a_checkpoint_of_fairseq(tmp_path, files, capsys):
     model = roberta()
