@@ -1,15 +1,20 @@
 """Exports a model for other runtimes, such as ONNX Runtime: `python -m bertjax.export`."""
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from bertjax.base import command_line, progress, signals
-from bertjax.base.checked import check
+from bertjax.base.checked import NonNegative, check
+from bertjax.base.files import brief
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bertjax.inference.onnx_export import Exported
     from bertjax.weights import LoadedModel
 
 TOLERANCE = 1e-4
@@ -38,11 +43,28 @@ class ExportConfig:
     prompt: str | None = None
     """Of an embedder that leaves the tokens of prompts out of the mean: the name of the prompt, or
     its text, that is put before the texts; None: the default prompt."""
+    dtype: tuple[Literal["float32", "float16", "int8"], ...] = ("float32",)
+    """Number formats to write, one file each: float32 is model.onnx; float16, for GPUs, is
+    model_fp16.onnx; int8, for CPUs, is model_quantized.onnx, whose activations are quantized while
+    the model runs."""
+    check: str | None = None
+    """File of labelled examples, as of `predict --input`, on which each file is scored: a table of
+    the scores with their intervals, the paired differences from float32, sizes and speeds is
+    printed, and written to the model card. None: only the largest differences of the outputs on a
+    few texts are printed."""
+    max_loss: NonNegative | None = None
+    """Loss of score by int8 that is accepted, in points of per cent: as many of the matrices that
+    lose most stay in float32 as are needed (needs --check); None: none."""
     opset: int = 20
     """Version of ONNX's operators, 18 to 23."""
 
     def __post_init__(self):
         check("opset", self.opset, int)
+        check("max_loss", self.max_loss, NonNegative | None)
+        if self.max_loss is not None and (self.check is None or "int8" not in self.dtype):
+            raise ValueError("--max_loss needs --check and --dtype int8: give both.")
+        if not self.dtype:
+            raise ValueError("--dtype: give one or more of float32, float16 and int8.")
         if self.opset not in OPSETS:
             raise ValueError(f"--opset {self.opset}: choose {OPSETS[0]} to {OPSETS[-1]}.")
 
@@ -51,23 +73,25 @@ def run(config: ExportConfig) -> None:
     """Exports the model `config.src`, and compares the outputs of ONNX Runtime with bertjax's.
 
     Raises:
-        FileNotFoundError: there is no model.
+        FileNotFoundError: there is no model, or no file of --check.
         ImportError: the extra `onnx` is not installed.
         NotImplementedError: a part of the model cannot be exported.
-        ValueError: the files of the model cannot be followed, or the outputs differ.
+        ValueError: the files of the model cannot be followed, the outputs differ, or the examples
+            of --check do not fit the model.
         OSError: the model cannot be written.
     """
     from bertjax.base.checksums import write_checksums
     from bertjax.base.outputs import check_paths, replacing_folder
     from bertjax.devices.compilation import start_command
-    from bertjax.inference.onnx_check import check_package, largest_differences, sample_arrays
-    from bertjax.inference.onnx_export import FILES, FOLDER, exported, write_onnx
+    from bertjax.inference.onnx_check import check_package
+    from bertjax.inference.onnx_export import FOLDER, exported
     from bertjax.inference.pretrained import Pretrained
     from bertjax.weights import load_model
+    from bertjax.weights.hf import CARD
 
     check_paths(config)
     check_package()
-    config = start_command(config)
+    config = start_command(config, "check")
     with progress.progress("reading the weights"):
         loaded = load_model(config.src, config.head or "auto", tokenizer_required=False)
     for part in loaded.absent:
@@ -75,25 +99,84 @@ def run(config: ExportConfig) -> None:
     if config.head is None:
         _check_modules(loaded)
     export = exported(loaded, config.prompt)
-    arrays = sample_arrays(loaded, export)
     with replacing_folder(config.output) as folder:
         Pretrained(loaded).save(folder)
         (folder / FOLDER).mkdir()
-        file = folder / FOLDER / FILES["float32"]
-        with progress.progress(f"writing {file.name}"):
-            write_onnx(export, file, config.opset)
-        differences = largest_differences(export, file, arrays)
-        for name, difference in differences.items():
-            print(f"{name}: largest difference from bertjax {difference:.2e}")
-        if not max(differences.values()) <= TOLERANCE:
-            raise ValueError(
-                f"The outputs of ONNX Runtime differ by more than {TOLERANCE:.0e} from bertjax's: "
-                "report this model as an issue of bertjax."
-            )
+        table = _write_files(config, loaded, export, folder / FOLDER)
+        if table:
+            with (folder / CARD).open("a", encoding="utf-8") as card:
+                card.write(f"\n## ONNX\n\n{table}\n")
         write_checksums(folder)
-    size = sum(path.stat().st_size for path in Path(config.output, FOLDER).iterdir())
     print(f"{loaded.head}: inputs {', '.join(export.inputs)}; outputs {', '.join(export.outputs)}")
-    print(f"{size / 1e6:,.0f} MB written to {Path(config.output, FOLDER, FILES['float32'])}")
+    for file in sorted(Path(config.output, FOLDER).iterdir()):
+        print(f"{file.stat().st_size / 1e6:,.0f} MB written to {file}")
+
+
+def _write_files(
+    config: ExportConfig, loaded: "LoadedModel", export: "Exported", folder: Path
+) -> str:
+    """Writes a file for each number format, and compares them; returns the table of --check."""
+    from bertjax.inference.onnx_check import (
+        Scorer,
+        largest_differences,
+        loss_in_percent,
+        sample_arrays,
+        table_of,
+    )
+    from bertjax.inference.onnx_export import FILES, write_onnx
+    from bertjax.inference.onnx_quantization import quantize, quantize_within
+
+    arrays = sample_arrays(loaded, export)
+    score = None
+    if config.check is not None:
+        score = Scorer(export, loaded, config.check)
+    original = folder / FILES["float32"]
+    files: dict[str, Path] = {}
+    variants = {}
+    for name in dict.fromkeys(("float32", *config.dtype)):
+        file = files[name] = folder / FILES[name]
+        with progress.progress(f"writing {file.name}"):
+            if name == "float32":
+                write_onnx(export, file, config.opset)
+            elif name == "float16":
+                write_onnx(export.in_float16(), file, config.opset)
+            elif score is None or config.max_loss is None:
+                quantize(original, file)
+            else:
+                loss = partial(loss_in_percent, score, variants["float32"])
+                kept = quantize_within(original, file, arrays, loss, config.max_loss)
+                if kept:
+                    names = brief(", ".join(kept), 200)
+                    print(f"int8: {len(kept)} matrices stay in float32: {names}")
+        _check_differences(name, largest_differences(export, file, arrays))
+        if score is not None:
+            variants[name] = score(file)
+    table = ""
+    if variants:
+        table = table_of(variants, files)
+        print(table)
+    if "float32" not in config.dtype:
+        for file in folder.glob(f"{original.name}*"):
+            file.unlink()
+    return table
+
+
+def _check_differences(name: str, differences: "Mapping[str, float]") -> None:
+    """Prints the differences of a file from bertjax; raises ValueError if they are too large."""
+    import numpy as np
+
+    for output, difference in differences.items():
+        print(f"{name}: {output}: largest difference from bertjax {difference:.2e}")
+    largest = np.max([*differences.values()])  # NaN if any is NaN
+    if name == "float32" and not largest <= TOLERANCE:
+        raise ValueError(
+            f"The outputs of ONNX Runtime differ by more than {TOLERANCE:.0e} from bertjax's: "
+            "report this model as an issue of bertjax."
+        )
+    if not np.isfinite(largest):
+        raise ValueError(
+            f"The outputs of the model in {name} are not finite: leave --dtype {name} out."
+        )
 
 
 def _check_modules(loaded: "LoadedModel") -> None:

@@ -1,7 +1,9 @@
 """`bertjax.export`: the directories that it writes, what it prints and what it refuses."""
 
 import dataclasses
+import functools
 import json
+import shutil
 import sys
 
 import jax
@@ -12,34 +14,72 @@ import bertjax
 from bertjax import export
 from bertjax.export import ExportConfig
 from bertjax.inference import onnx_export
+from bertjax.inference.evaluation import from_file
+from bertjax.inference.onnx_check import Scorer, largest_differences, sample_arrays
+from bertjax.inference.onnx_quantization import quantize_within, sensitivities
+from bertjax.inference.pretrained import Pretrained
+from bertjax.tasks.sources.columns import Columns
+from bertjax.weights import load_model
 from bertjax.weights.hf import check_files
-from tests.cases import WEEKLY
+from tests.cases import WEEKLY, others_weekly
+from tests.conftest import write_lines
 
 TEXTS = ["Who left?", "Anna has gone to the station, and nobody knows when she will return.", "No."]
 onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
 
 
-@pytest.fixture
-def trained(tmp_path):
-    """task, options -> the directory of a model that was fine-tuned for one step."""
+PAIRS = [{"anchor": a, "positive": b} for a, b in zip(TEXTS, TEXTS[::-1], strict=True)] * 2
+SCORED = [{"text": x, "pair": TEXTS[i - 1], "score": i} for i, x in enumerate(TEXTS)]
+CLASSES = [{"text": x, "label": "ab"[i % 2]} for i, x in enumerate(TEXTS * 2)]
+TAGGED = [{"words": x.split(), "tags": ["O"] * len(x.split())} for x in TEXTS * 2]
+TAGGED[0]["tags"][0] = "B-X"
+RANKED = [
+    {"query": a, "passage": b, "label": int(a == b)} for a in TEXTS for b in TEXTS if a != TEXTS[2]
+]
+NUMBERS = [{"text": x, "label": float(i)} for i, x in enumerate(TEXTS * 2)]
+# {task: (rows of the training, labelled rows)}
+ROWS = {
+    "embed": (PAIRS, SCORED),
+    "sparse": (PAIRS, SCORED),
+    "colbert": (PAIRS, SCORED),
+    "classify": (CLASSES, CLASSES),
+    "tag": (TAGGED, TAGGED),
+    "rerank": (RANKED, RANKED),
+    "regress": (NUMBERS, NUMBERS),
+}
 
-    def make(task: str, rows, **options):
-        workdir = tmp_path / f"run-{task}"
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """task -> the directory of a model that was fine-tuned for one step."""
+    folder = tmp_path_factory.mktemp("models")
+
+    @functools.cache
+    def make(task: str):
         bertjax.finetune(
             task=task,
-            train=rows,
+            train=ROWS[task][0],
             dev_fraction=0.0,
             init="bertjax:tiny",
-            workdir=str(workdir),
+            workdir=str(folder / task),
             max_steps=1,
             max_length=32,
             batch_size=6,
-            **options,
         )
-        return workdir / "model"
+        return folder / task / "model"
 
     return make
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    """task -> a file of labelled examples."""
+
+    def write(task: str) -> str:
+        return write_lines(tmp_path / "dev.jsonl", ROWS[task][1])
+
+    return write
 
 
 def exported(source, output, **options):
@@ -57,11 +97,8 @@ def encoded(bert, texts, session):
     return {name: arrays[name].astype(np.int64) for name in names}
 
 
-PAIRS = [{"anchor": a, "positive": b} for a, b in zip(TEXTS, TEXTS[::-1], strict=True)] * 2
-
-
 def test_an_embedder_is_exported_as_it_embeds(trained, tmp_path, capsys):
-    source = trained("embed", PAIRS)
+    source = trained("embed")
     session = exported(source, tmp_path / "out")
     assert "sentence_embedding: largest difference from bertjax" in capsys.readouterr().out
     bert = bertjax.load_pretrained(source)
@@ -74,7 +111,7 @@ def test_an_embedder_is_exported_as_it_embeds(trained, tmp_path, capsys):
 
 
 def test_the_directory_is_the_models_with_the_file_where_others_look(trained, tmp_path):
-    source = trained("embed", PAIRS)
+    source = trained("embed")
     output = tmp_path / "out"
     exported(source, output)
     names = {path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file()}
@@ -91,7 +128,7 @@ def test_sentence_transformers_finds_the_file(trained, tmp_path):
     pytest.importorskip("sentence_transformers")
     from sentence_transformers.backend.utils import backend_should_export
 
-    session = exported(trained("embed", PAIRS), tmp_path / "out")
+    session = exported(trained("embed"), tmp_path / "out")
     found = backend_should_export(tmp_path / "out", True, {}, "model.onnx", "*.onnx", "ONNX")
     assert found == (False, {"subfolder": "onnx", "file_name": "model.onnx"})
     names = [x.name for x in session.get_outputs()]
@@ -100,7 +137,7 @@ def test_sentence_transformers_finds_the_file(trained, tmp_path):
 
 @pytest.mark.parametrize("task", ["sparse", pytest.param("colbert", marks=WEEKLY)])
 def test_other_encoders_are_exported_as_they_embed(task, trained, tmp_path):
-    source = trained(task, PAIRS)
+    source = trained(task)
     session = exported(source, tmp_path / "out")
     bert = bertjax.load_pretrained(source)
     outputs = [x.name for x in session.get_outputs()]
@@ -140,7 +177,7 @@ def test_a_missing_package_is_one_line_with_the_remedy(monkeypatch, tmp_path, ca
     assert not (tmp_path / "out").exists()
 
 
-def test_what_has_no_effect_or_does_not_exist_is_refused(tmp_path, trained):
+def test_what_has_no_effect_is_refused(tmp_path):
     with pytest.raises(ValueError, match="choose 18 to 23"):
         ExportConfig(src="a", output="b", opset=17)
     config = ExportConfig(src="bertjax:tiny", output=str(tmp_path / "out"), prompt="query: ")
@@ -150,7 +187,8 @@ def test_what_has_no_effect_or_does_not_exist_is_refused(tmp_path, trained):
 
 
 def test_modules_that_are_not_followed_are_refused_by_name(trained, tmp_path):
-    source = trained("embed", PAIRS)
+    source = tmp_path / "source"
+    shutil.copytree(trained("embed"), source)
     (source / "checksums.json").unlink()
     modules = json.loads((source / "modules.json").read_text())
     modules.append({"idx": 9, "name": "9", "path": "9_CNN", "type": "sentence_transformers.CNN"})
@@ -172,3 +210,106 @@ def test_outputs_that_differ_are_refused_and_nothing_is_written(tmp_path, monkey
     with pytest.raises(ValueError, match="differ by more than 1e-04"):
         export.run(config)
     assert not (tmp_path / "out").exists()
+
+
+def test_float16_and_int8_are_smaller_and_near_float32(trained, tmp_path, capsys):
+    source = trained("embed")
+    output = tmp_path / "out"
+    export.run(ExportConfig(src=str(source), output=str(output), dtype=("float16", "int8")))
+    files = sorted(path.name for path in (output / "onnx").iterdir())
+    assert files == ["model_fp16.onnx", "model_quantized.onnx"]
+    printed = capsys.readouterr().out
+    assert printed.count("sentence_embedding: largest difference from bertjax") == 3
+    bert = bertjax.load_pretrained(source)
+    expected = bert.embed(TEXTS)
+    weights = (output / "model.safetensors").stat().st_size
+    for name, nearness, size in zip(files, (0.99999, 0.99), (0.5, 0.25), strict=True):
+        file = output / "onnx" / name
+        assert file.stat().st_size < size * weights + 200_000
+        session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        assert {x.type for x in session.get_outputs()} == {"tensor(float)"}
+        *_, vectors = session.run(None, encoded(bert, TEXTS, session))
+        lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(expected, axis=1)
+        cosines = (vectors * expected).sum(1) / lengths
+        assert nearness < cosines.min() and np.abs(vectors - expected).max() > 1e-6
+
+
+def test_as_many_matrices_stay_in_float32_as_the_loss_asks_for(tmp_path):
+    exported("bertjax:tiny", tmp_path / "out")
+    source = tmp_path / "out" / "onnx" / "model.onnx"
+    target = tmp_path / "model_quantized.onnx"
+    loaded = load_model("bertjax:tiny", "encoder")
+    whole = onnx_export.exported(loaded)
+    arrays = sample_arrays(loaded, whole)
+
+    def loss(file):
+        return largest_differences(whole, file, arrays)["last_hidden_state"]
+
+    errors = sensitivities(source, arrays)
+    matrices = loaded.config.num_hidden_layers * 6
+    embeddings = 3
+    assert len(errors) == matrices + embeddings
+    assert [*errors.values()] == sorted(errors.values(), reverse=True)
+    assert 1e-4 < min(errors.values()) < max(errors.values()) < 0.5
+
+    assert quantize_within(source, target, arrays, loss, 100.0) == []
+    most = loss(target)
+    kept = quantize_within(source, target, arrays, loss, 0.8 * most)
+    assert 0 < len(kept) < len(errors) and loss(target) <= 0.8 * most
+    assert kept == [*errors][: len(kept)]
+    assert quantize_within(source, target, arrays, loss, 0.0) == [*errors]
+    assert loss(target) < 1e-4
+
+
+def test_a_check_scores_each_file_and_writes_a_table(trained, labelled, tmp_path, capsys):
+    config = ExportConfig(
+        src=str(trained("classify")),
+        output=str(tmp_path / "out"),
+        dtype=("float32", "float16", "int8"),
+        check=labelled("classify"),
+        max_loss=0.0,
+    )
+    export.run(config)
+    table = capsys.readouterr().out
+    table = table[table.index("| | ") : table.rindex("|") + 1]
+    head, _, *lines = [line.strip("| ").split(" | ") for line in table.splitlines()]
+    assert head[0] == "accuracy"
+    assert [line[0] for line in lines] == ["float32", "float16", "int8"]
+    predictions = bertjax.load_pretrained(config.src).predict([x["text"] for x in CLASSES])
+    right = [row["label"] == x["label"] for row, x in zip(CLASSES, predictions, strict=True)]
+    for line in lines:
+        assert float(line[1].split()[0]) == pytest.approx(100 * np.mean(right), abs=0.01)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert card.rstrip().endswith(table) and "## ONNX" in card
+    check_files(tmp_path / "out")
+
+
+@pytest.mark.parametrize("task", others_weekly(ROWS, "embed", "tag", "rerank"))
+def test_scores_of_float32_are_those_of_bertjax(task, trained, labelled, tmp_path):
+    check = labelled(task)
+    loaded = load_model(str(trained(task)), "auto")
+    whole = onnx_export.exported(loaded)
+    file = tmp_path / "model.onnx"
+    onnx_export.write_onnx(whole, file)
+    found = Scorer(whole, loaded, check)(file).scores
+
+    model = Pretrained(loaded)
+    own, examples, _ = from_file(model.task_with(), check, Columns(), None, model.description)
+    expected = own.score(model.predictions(own, examples, shows_progress=False))
+    assert expected and found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value, abs=1e-3), name
+
+
+def test_a_check_without_labels_or_of_choices_is_refused(trained, tmp_path):
+    check = write_lines(tmp_path / "texts.jsonl", [{"text": "a"}])
+    source = str(trained("classify"))
+    config = ExportConfig(src=source, output=str(tmp_path / "out"), check=check)
+    with pytest.raises(ValueError, match="no labels"):
+        export.run(config)
+    choice = dataclasses.replace(config, src="bertjax:tiny", head="multiple_choice")
+    with pytest.raises(ValueError, match="does not score multiple choice"):
+        export.run(choice)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="--max_loss needs --check"):
+        ExportConfig(src="a", output="b", dtype=("int8",), max_loss=0.5)

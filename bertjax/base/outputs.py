@@ -41,6 +41,7 @@ TEXTS = (
     "predictions",
     "na_probs",
     "exclude",
+    "check",
 )
 # Fields that name models, runs, collections and other files to read, and what is written.
 MODELS = (

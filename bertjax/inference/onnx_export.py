@@ -84,6 +84,20 @@ class Exported:
             outputs[name] = value
         return outputs
 
+    def in_float16(self) -> "Exported":
+        """Returns the same model with activations and matrices in float16."""
+
+        def convert(path: Sequence[Any], leaf: np.ndarray) -> np.ndarray:
+            keys = [part.key for part in path]
+            # The modules of embeddings compute in float32.
+            if keys[-1] in ("kernel", "embedding") and keys[0] != "modules":
+                return leaf.astype(np.float16)
+            return leaf
+
+        params = jax.tree_util.tree_map_with_path(convert, self.params)
+        model = self.model.clone(dtype=jnp.float16)
+        return dataclasses.replace(self, model=model, params=params)
+
 
 def exported(loaded: LoadedModel, prompt: str | None = None) -> Exported:
     """Returns what is exported of a loaded model: what its head or its files of embeddings compute.
