@@ -19,6 +19,7 @@ COMMANDS = {
     "embed": "Compute an embedding for each text of a file.",
     "fill_mask": "Fill the masks of a text.",
     "search": "Search a corpus for the passages that are nearest to queries.",
+    "serve": "Serve models over HTTP.",
     "mine": "Find hard negatives for the training of embeddings and rerankers.",
     "visualize": "Show attention, or why a model predicts what it does, as an HTML page.",
     "report": "Show curves, scores and facts of one or more runs as an HTML page.",

@@ -60,6 +60,7 @@ PAGES = (
 )
 COMMAND = "python -m bertjax."
 NOT_PROGRAMS = {"csv", "json", "jsonl", "text", "bibtex", "toml", "console"}
+NOT_PROGRAMS |= {"javascript", "yaml"}  # on the page about serving, with tests of their own
 
 
 SMALL_MODEL = (

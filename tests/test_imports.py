@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "bertjax"
 ENTRY_POINTS = {
     *("prepare", "pretrain", "predict", "train_tokenizer", "convert", "score", "finetune", "plan"),
     *("benchmark", "visualize", "report", "quickstart", "completion", "mine"),
-    *("embed", "fill_mask", "search", "export"),
+    *("embed", "fill_mask", "search", "export", "serve"),
 }
 # From the bottom to the top: a part imports only itself and the parts before it.
 ORDER = (

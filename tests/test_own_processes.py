@@ -22,8 +22,12 @@ from tests.hub_server import TOKEN, Repository, unique
 from tests.tracker_stand_ins import MODULES
 
 pytestmark = pytest.mark.slow
-# quickstart and completion have tests of their own that start processes.
-RUN_ELSEWHERE = {"quickstart": "test_quickstart.py", "completion": "test_completion.py"}
+# These have tests of their own that start processes.
+RUN_ELSEWHERE = {
+    "quickstart": "test_quickstart.py",
+    "completion": "test_completion.py",
+    "serve": "test_serve.py",
+}
 
 
 def run(*words, status=0, **env):

@@ -54,6 +54,8 @@ MODELS = (
     "extend",
     "src",
     "runs",
+    "models",
+    "api_key_file",
     "data",
     "eval_data",
     "config",

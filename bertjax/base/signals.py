@@ -90,6 +90,12 @@ def _handled_by(receive: Callable[[int, Any], None]) -> Iterator[tuple[dict[Any,
             signal.signal(number, handler)
 
 
+# Signals of this process that `signals_raise` has received and that nothing has handled yet, and
+# what ends the threads that watch over them.
+_received = list[int]()
+_watched = list[threading.Event]()
+
+
 @contextlib.contextmanager
 def signals_raise(*, trains: bool = False) -> Iterator[None]:
     """A context in which SIGTERM, SIGHUP and SIGINT raise `Interrupted`, so that files are closed.
@@ -103,7 +109,7 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
     context has no effect in a thread other than the main thread.
     """
     process = os.getpid()
-    received = list[int]()
+    received = _received
     hook = sys.unraisablehook
     main = threading.main_thread().ident or 0
     over = threading.Event()
@@ -144,6 +150,7 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
     with _handled_by(receive) as (before, pipe):
         if before:
             sys.unraisablehook = report
+        _watched.append(over)
         threading.Thread(target=watch, args=(pipe,), daemon=True).start()
         try:
             yield
@@ -151,12 +158,45 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
             if not received:
                 raise
             error = raised
+        except BaseException:
+            received.clear()
+            raise
         finally:
             over.set()
+            _watched.remove(over)
             if sys.unraisablehook is report:  # a context of another thread has not changed it
                 sys.unraisablehook = hook
     if received:
-        raise stopped(received[-1]) from error
+        last = received[-1]
+        received.clear()
+        raise stopped(last) from error
+
+
+@contextlib.contextmanager
+def signals_call(handler: Callable[[int], None]) -> Iterator[None]:
+    """A context in which SIGTERM, SIGHUP and SIGINT call `handler` with their number, and no more.
+
+    The handler gets a signal that has waited for the end of an import as well. SIGHUP calls it even
+    if it was ignored when the process started. The context has no effect in a thread other than the
+    main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # A thread of `signals_raise` would end the process, because the handler raises nothing.
+    signal.set_wakeup_fd(-1)
+    for over in _watched:
+        over.set()
+    before = {}
+    for number in {*stop_signals(), signal.SIGHUP}:
+        before[number] = signal.signal(number, lambda received, frame: handler(received))
+    while _received:
+        handler(_received.pop())
+    try:
+        yield
+    finally:
+        for number, usual in before.items():
+            signal.signal(number, usual)
 
 
 def _status(interrupt: KeyboardInterrupt) -> int:

@@ -66,22 +66,26 @@ class Encoder:
 
     Attributes:
         max_length: the maximum number of tokens per text.
+        prompt: the text before each text.
+        program: the compiled program (`compiled_program`).
         similarity: how two texts are compared.
         truncated: the number of texts so far that have `max_length` tokens and may have been
             truncated.
         after_batch: called with the number of texts of each batch that is finished.
         model: the module with the head that computes them.
         settings: everything besides model and text that determines the result, as JSON values.
+        fixed_lengths: as of `packed_pieces`.
 
     Raises:
         ValueError: an argument does not fit the model.
     """
 
     noun = "vectors"  # what an output holds
+    fixed_lengths = False
     model: BertWithHead
 
     _params: Any
-    _program: Callable[..., Any]
+    program: Callable[..., Any]
 
     def __init__(
         self,
@@ -112,22 +116,30 @@ class Encoder:
         self.after_batch: Callable[[int], None] = lambda count: None
         self._limit = longest
         self._batch_size = batch_size
-        self._prompt = modules.prompt(prompt)
+        self.prompt = modules.prompt(prompt)
         self._tokenizer = loaded.tokenizer
         if modules.lower_case:
             self._tokenizer = lower_cased(self._tokenizer)
         self.settings: dict[str, Any] = {
             "version": bertjax.__version__,
             "modules": [*modules.after_pooling, *map(zlib.crc32, jax.tree.leaves(modules.params))],
-            "prompt": [self._prompt, modules.lower_case],
+            "prompt": [self.prompt, modules.lower_case],
             "device": jax.local_devices()[0].device_kind,
         }
 
-    def _ids_of(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the token ids of texts, and counts those that may have been truncated."""
-        rows = self._tokenizer.encode_prompts([self._prompt + x for x in texts], self.max_length)
+    def __call__(self, texts: Sequence[str]) -> Any:
+        """Returns what `of_ids` computes of texts; truncates long texts."""
+        rows = self.ids_of(texts, self.max_length)
         self.truncated += sum(len(row) >= self.max_length for row in rows)
-        return rows
+        return self.of_ids(rows)
+
+    def ids_of(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
+        """Returns the token ids of texts after the prompt, truncated to `max_length` tokens."""
+        return self._tokenizer.encode_prompts([self.prompt + x for x in texts], max_length)
+
+    def of_ids(self, rows: Sequence[Sequence[int]]) -> Any:
+        """Returns what the encoder computes of token ids, for each of `rows`."""
+        raise NotImplementedError
 
     def _outputs(
         self, rows: Sequence[Sequence[int]], firsts: Sequence[int] | None = None
@@ -145,8 +157,9 @@ class Encoder:
             limit=self._limit,
             pad_token_id=self._tokenizer.pad_token_id,
             batch_size=self._batch_size,
+            fixed_lengths=self.fixed_lengths,
         )
-        started = ((piece, self._program(self._params, piece.batch)) for piece in pieces)
+        started = ((piece, self.program(self._params, piece.batch)) for piece in pieces)
         for piece, outputs in read_behind(started):
             yield piece, outputs
             self.after_batch(len(piece.placements))
@@ -223,17 +236,15 @@ class Embedder(Encoder):
             )
         self.size = min(truncate_dim or modules.truncate_dim or model.size, model.size)
         self.prompt_length = 0
-        if self._prompt and not modules.include_prompt:
-            self.prompt_length = prompt_length(self._tokenizer, self._prompt, self.max_length)
+        if self.prompt and not modules.include_prompt:
+            self.prompt_length = prompt_length(self._tokenizer, self.prompt, self.max_length)
         params = {"bert": loaded.params["bert"]}
         for name, stored in modules.params.items():
             params[name] = loaded.params.get(name, stored)  # as trained, if they were
         self._params = inference_params(params, loaded.model)
         self.model = model
         self.cut = Cut(self.size, normalize and not follows)
-        self._program = compiled_program(
-            for_inference(model), self.cut, hidden_states=not only_last
-        )
+        self.program = compiled_program(for_inference(model), self.cut, hidden_states=not only_last)
         self.settings |= {
             "pooling": [modules.pooling, self.prompt_length],
             "layers": list(layers),
@@ -241,10 +252,6 @@ class Embedder(Encoder):
             "size": self.size,
             "max_length": self.max_length,
         }
-
-    def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """Returns the embeddings of texts, float32 [len(texts), size]; truncates long texts."""
-        return self.of_ids(self._ids_of(texts))
 
     def of_ids(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
         """Returns the embeddings of token ids, float32 [len(rows), size]."""

@@ -101,7 +101,7 @@ class TokenEmbedder(Encoder):
             params["modules"] = loaded.params["modules"]  # as trained, if they were
         self._params = inference_params(params, loaded.model)
         self.model = model
-        self._program = compiled_program(for_inference(model), read_head)
+        self.program = compiled_program(for_inference(model), read_head)
         self.settings |= {
             "mask": fields["mask"],
             "expansion": self._expansion,
@@ -110,15 +110,14 @@ class TokenEmbedder(Encoder):
             "max_length": self.max_length,
         }
 
-    def __call__(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the vectors of each text, float32 [T, D]; truncates long texts."""
-        rows = self._ids_of(texts)
+    def of_ids(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Returns the vectors of the tokens of each text, float32 [T, D]."""
         firsts = [0] * len(rows)
         if self._role == "query":
             firsts = [len(row) for row in rows]
         if self._expansion is not None:
             rows = [self._expansion.filled(row, self._tokenizer) for row in rows]
-        vectors: list[Any] = [None] * len(texts)
+        vectors: list[Any] = [None] * len(rows)
         for piece, outputs in self._outputs(rows, firsts):
             token_vectors = np.asarray(outputs["token_vectors"])  # [B, L, D]
             is_scored = np.asarray(outputs["is_scored"])

@@ -118,8 +118,11 @@ class Predictor:
 
     The rows are sharded over the `mesh`, at most `batch_size` per device in one call of the model;
     None: enough rows to keep the devices busy. `truncated` counts the examples of `max_length`
-    tokens, which may have been truncated, unless the task reads windows.
+    tokens, which may have been truncated, unless the task reads windows. `fixed_lengths` is as of
+    `packed_pieces`.
     """
+
+    fixed_lengths = False
 
     def __init__(
         self,
@@ -230,6 +233,7 @@ class Predictor:
             num_choices=self._labels.num_choices,
             batch_size=self._batch_size,
             devices=self._devices,
+            fixed_lengths=self.fixed_lengths,
         )
 
         def start() -> Iterator[tuple[Piece, dict[str, jax.Array]]]:
@@ -310,6 +314,7 @@ def packed_pieces(
     num_choices: int = 1,
     batch_size: int | None = None,
     devices: int = 1,
+    fixed_lengths: bool = False,
 ) -> Iterator[Piece]:
     """Packs features into rows, and yields the rows in pieces, short rows first.
 
@@ -320,15 +325,19 @@ def packed_pieces(
 
     A feature is an encoded sequence, or an example of multiple choice of `num_choices` sequences,
     of at most `limit` tokens. A piece has at most `batch_size` rows on each of `devices` devices.
+    With `fixed_lengths`, only the powers of two and `limit` are lengths of rows, so that the
+    programs of `every_shape` are all.
     """
     labels = Labels("classes")
     if num_choices > 1:
         labels = Labels("choice", num_choices=num_choices)
     unlabelled = [feature._replace(labels=None) for feature in features]
     sizes = np.array([len(feature.input_ids) for feature in features], int)
-    shared = min(SHORTEST_ROW, length_bucket(int(sizes.sum()), limit, smallest=SMALLEST_ROW))
+    total = min(SHORTEST_ROW, int(sizes.sum()))
+    shared = length_bucket(total, SHORTEST_ROW, smallest=SMALLEST_ROW)
     alone = SHORTEST_ROW // 2  # features of up to this length share rows
-    lengths = row_lengths(sizes.tolist(), limit, smallest=alone, compiling=compiling_tokens())
+    compiling = math.inf if fixed_lengths else compiling_tokens()
+    lengths = row_lengths(sizes.tolist(), limit, smallest=alone, compiling=compiling)
     lengths = np.where(lengths <= alone, shared, lengths)
     chosen = np.unique(lengths).tolist()
     waiting: list[int] = []
@@ -354,6 +363,36 @@ def packed_pieces(
             yield Piece(inputs, placements)
             start += len(taken)
         waiting = [*itertools.chain.from_iterable(rows[start:])]
+
+
+def every_shape(limit: int) -> Iterator[list[int]]:
+    """Yields the lengths of features of batches that together need all shapes of packed rows.
+
+    Once they are computed, no batch of features of up to `limit` tokens compiles a program, if
+    lengths are fixed, there are no choices, and one device computes.
+    """
+    short = min(SHORTEST_ROW // 2, limit)
+    length = SMALLEST_ROW
+    while length < SHORTEST_ROW:
+        size = min(length, short)
+        yield [size] * (length // 2 // size + 1)  # one row, or two
+        yield [2] * (length // 2)
+        length *= 2
+    for rows in _numbers_of_rows(SHORTEST_ROW):
+        yield [short] * (rows * (SHORTEST_ROW // short))
+    while short < limit:
+        short = min(length, limit)
+        for rows in _numbers_of_rows(short):
+            yield [short] * rows
+        length *= 2
+
+
+def _numbers_of_rows(length: int) -> list[int]:
+    """Returns the numbers of rows of `length` tokens in a piece, as in `piece_sizes`."""
+    numbers = [1]
+    while numbers[-1] * ROW_FACTOR * length <= token_budget(length, None):
+        numbers.append(numbers[-1] * ROW_FACTOR)
+    return numbers
 
 
 def token_budget(length: int, batch_size: int | None, share: int = 1) -> int:
@@ -396,7 +435,9 @@ def compiling_tokens() -> int:
     return 1 << 20
 
 
-def row_lengths(lengths: Sequence[int], limit: int, *, smallest: int, compiling: int) -> np.ndarray:
+def row_lengths(
+    lengths: Sequence[int], limit: int, *, smallest: int, compiling: float
+) -> np.ndarray:
     """Chooses padded row lengths, int [rows], so that padding and compilation take the least time.
 
     Powers of two, from `smallest`, are always available, as in `length_bucket`, because programs of

@@ -306,11 +306,7 @@ class Pretrained:
         `task` is that of `task_with`, or another with the same labels in the same order. At the
         end, a message on stderr says how many texts may have been truncated.
         """
-        check("batch_size", batch_size, Count | None)
-        model, params, tokenizer = self._with_task_head()
-        predictor = Predictor(
-            task, for_inference(model), tokenizer, task.max_length, one_device(), batch_size
-        )
+        predictor, params = self.predictor(task, batch_size=batch_size)
         with progress("predicting", unit="sequences", shown=shows_progress) as state:
             predictor.after_batch = state.advance
             yield from predictor(params, examples, report_problems=report_problems)
@@ -319,6 +315,15 @@ class Pretrained:
                 f"{message}. The model reads up to {self.config.max_length} tokens.",
                 file=sys.stderr,
             )
+
+    def predictor(self, task: Task, *, batch_size: int | None = None) -> tuple[Predictor, Any]:
+        """Returns what computes the predictions of `predictions`, and its parameters."""
+        check("batch_size", batch_size, Count | None)
+        model, params, tokenizer = self._with_task_head()
+        predictor = Predictor(
+            task, for_inference(model), tokenizer, task.max_length, one_device(), batch_size
+        )
+        return predictor, params
 
     def attribute(
         self,

@@ -96,7 +96,7 @@ class SparseEmbedder(Encoder):
         params = {name: loaded.params[name] for name in parts if name in loaded.params}
         self._params = inference_params(params, loaded.model)
         self.model = model
-        self._program = compiled_program(for_inference(model), read_head)
+        self.program = compiled_program(for_inference(model), read_head)
         self.settings |= {
             "pooling": [own.pooling, own.activation, self._count],
             "static": static,
@@ -104,12 +104,11 @@ class SparseEmbedder(Encoder):
             "max_length": self.max_length,
         }
 
-    def __call__(self, texts: Sequence[str]) -> Weights:
-        """Returns the weights of texts, a float32 array [len(texts), V]; truncates long texts."""
-        rows = self._ids_of(texts)
+    def of_ids(self, rows: Sequence[Sequence[int]]) -> Weights:
+        """Returns the weights of words, a float32 array [len(rows), V]."""
         if self._static is not None:
             weights = self._of_words(rows, self._static)
-            self.after_batch(len(texts))
+            self.after_batch(len(rows))
         else:
             weights = self._of_model(rows)
         weights = most_active(weights, self._count)

@@ -382,12 +382,16 @@ class Tokenizer(abc.ABC):
         return self
 
     @explaining_the_library()
-    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def encode_with_offsets(
+        self, text: str, *, is_prompt: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids [n] of a text, and each token's characters, int32 [n, 2]: start and end.
 
-        Ends are exclusive. Several tokens of one character all have its start and end.
+        Ends are exclusive. Several tokens of one character all have its start and end. If the text
+        `is_prompt`, "[MASK]" is the mask token, as in `encode_prompt`.
         """
-        encoding = self._text_backend.encode(text, add_special_tokens=False)
+        backend = self._prompt_backend if is_prompt else self._text_backend
+        encoding = backend.encode(text, add_special_tokens=False)
         offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
         starts = offsets[:, 0]
         ends = offsets[:, 1]

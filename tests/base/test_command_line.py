@@ -32,6 +32,7 @@ from bertjax import (
 from bertjax.__main__ import COMMANDS, main
 from bertjax.base import signals
 from bertjax.config import FinetuneConfig, PrepareConfig, PretrainConfig, TrainTokenizerConfig
+from bertjax.config.serve_config import ServeConfig
 from bertjax.tasks import TASKS, finetune_config
 from bertjax.tasks.registry import options_class
 
@@ -42,6 +43,7 @@ CONFIGS = [
     *dict.fromkeys(options_class(task) for task in ALL_TASKS),
     *(score.ScoreConfig, convert.ConvertConfig, plan.PlanFlags, benchmark.BenchmarkFlags),
     *(embed.EmbedConfig, fill_mask.FillMaskConfig, search.SearchConfig, export.ExportConfig),
+    ServeConfig,
     pretrain.PretrainFlags,
 ]
 FILE = "configs/pretrain/bert_base.py"

@@ -1,0 +1,492 @@
+"""The models that a server has loaded: what each can answer, and what it computes for a request.
+
+A request is prepared (`Asked`): its texts become inputs of the model, and a function makes the
+answer of their results. What computes is the same as elsewhere: encoders and `Predictor`.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertjax.base.files import brief, listed
+from bertjax.data.batches.batch import Feature
+from bertjax.inference.embedder import LINE_CHARACTERS
+from bertjax.inference.indexes import encoder_kind, encoder_of
+from bertjax.inference.late_interaction import TokenEmbedder
+from bertjax.inference.predictor import every_shape
+from bertjax.inference.pretrained import Pretrained
+from bertjax.inference.serving.batching import Input
+from bertjax.inference.sparse import SparseEmbedder
+from bertjax.inference.texts import from_text
+from bertjax.tasks import Example, Prediction, Task
+from bertjax.tasks.classification import TextTask, mean_logits
+from bertjax.tasks.embedding import EmbeddingTask
+from bertjax.tasks.late_interaction import MEAN_MAXSIM, maxsim
+from bertjax.tasks.reranking import RerankTask, ranking_task
+from bertjax.tasks.task import Outputs
+from bertjax.weights import load_model
+from bertjax.weights.sentence_transformers import SentenceModules
+
+# Maximum number of numbers in an answer, whose JSON is in memory.
+MOST_NUMBERS = 4_000_000
+
+
+class Refused(Exception):
+    """A request that gets no answer: an HTTP status, and a type of text-embeddings-inference."""
+
+    def __init__(self, status: int, kind: str, message: str):
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+
+
+def too_much(message: str) -> Refused:
+    """Returns the refusal of a request that is larger than what is allowed."""
+    return Refused(413, "validation", message)
+
+
+class Asked(NamedTuple):
+    """What a request asks of a model: the inputs, and a function of their results, the answer."""
+
+    inputs: list[Input]
+    answer: Callable[[list[Any]], Any]
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of all inputs."""
+        return sum(item.tokens for item in self.inputs)
+
+
+class Limits(NamedTuple):
+    """How texts are truncated: `truncate` as the request says, or else the server."""
+
+    truncate: bool
+    where: str = "inputs"
+
+    def too_long(self, index: int, most: int) -> Refused:
+        """Returns the refusal of the text `index` of more than `most` tokens."""
+        return too_much(
+            f"{self.where}[{index}] has more than {most} tokens: shorten it, or ask for "
+            '"truncate": true.'
+        )
+
+    def cut(self, text: str, index: int) -> str:
+        """Cuts a text after as many characters as the longest model reads, or refuses it."""
+        if len(text) > LINE_CHARACTERS and not self.truncate:
+            raise too_much(
+                f"{self.where}[{index}] has {len(text)} characters, more than {LINE_CHARACTERS}: "
+                'shorten it, or ask for "truncate": true.'
+            )
+        return text[:LINE_CHARACTERS]
+
+
+class ServedModel:
+    """Base class of the loaded models.
+
+    Attributes:
+        name: the name by which requests ask for it.
+        kind: what it is, in the words of text-embeddings-inference.
+        endpoints: the paths that it answers, without "/"; the first one is for requests to "/".
+        max_length: the maximum number of tokens per text.
+        truncation_side: where longer texts are truncated, "left" or "right".
+    """
+
+    kind: str
+    endpoints: tuple[str, ...]
+    max_length: int
+
+    def __init__(self, name: str, model: Pretrained):
+        self.name = name
+        self.where = model.where
+        self._tokenizer = model.loaded.tokenizer
+        self.truncation_side = self._tokenizer.truncation_side
+
+    def warm_up(self) -> None:
+        """Compiles the programs of all shapes that requests can need."""
+        raise NotImplementedError
+
+    def details(self) -> dict[str, Any]:
+        """Returns what `/info` says of the kind of model."""
+        return {}
+
+    def text_with_prompt(self, text: str, prompt_name: str | None) -> str:
+        """Returns a text as it is tokenized."""
+        if prompt_name is not None:
+            raise Refused(422, "validation", f"{self.name} has no prompts: leave prompt_name out.")
+        return text
+
+    def tokenize(self, texts: Sequence[str], special: bool, prompt_name: str | None) -> Asked:
+        """Prepares the tokens of texts, with ids, places and whether they are special."""
+        limits = Limits(truncate=False)
+        tokens = []
+        for index, text in enumerate(texts):
+            whole = self.text_with_prompt(limits.cut(text, index), prompt_name)
+            tokens.append(self._tokens(whole, special))
+        return Asked([], lambda results: tokens)
+
+    def _tokens(self, text: str, special: bool) -> list[dict[str, Any]]:
+        tokenizer = self._tokenizer
+        ids, offsets = tokenizer.encode_with_offsets(text, is_prompt=True)
+        tokens = []
+        for token, (start, stop) in zip(ids.tolist(), offsets.tolist(), strict=True):
+            part = {"id": token, "text": text[start:stop], "special": False}
+            tokens.append({**part, "start": start, "stop": stop})
+        if not special:
+            return tokens
+        ends = []
+        for token in (tokenizer.cls_token_id, tokenizer.sep_token_id):
+            part = {"id": token, "text": tokenizer.tokens[token], "special": True}
+            ends.append({**part, "start": None, "stop": None})
+        first, last = ends
+        return [first, *tokens, last]
+
+
+class EncoderModel(ServedModel):
+    """Base class of models of embeddings, which have an encoder for each of their prompts."""
+
+    kind = "embedding"
+    options: dict[str, Any] = {}
+
+    def __init__(self, name: str, model: Pretrained, max_length: int | None):
+        super().__init__(name, model)
+        loaded = model.loaded
+        self._modules = loaded.source.usage.modules.result() or SentenceModules()
+        self._encoders: dict[str | None, Any] = {}
+        for prompt in (None, *self._modules.prompts):
+            encoder = encoder_of(loaded, prompt=prompt, max_length=max_length, **self.options)
+            encoder.fixed_lengths = True
+            self._encoders[prompt] = encoder
+        self._limit = loaded.config.max_length
+        self.max_length = self._encoders[None].max_length
+        self.size = self._encoders[None].size
+
+    def warm_up(self) -> None:
+        programs = set()
+        token = self._tokenizer.unk_token_id
+        for encoder in self._encoders.values():
+            if encoder.program not in programs:
+                programs.add(encoder.program)
+                for lengths in every_shape(self._limit):
+                    encoder.of_ids([[token] * length for length in lengths])
+
+    def details(self) -> dict[str, Any]:
+        return {"pooling": self._modules.pooling}
+
+    def encoder(self, prompt_name: str | None) -> Any:
+        """Returns the encoder of a prompt; None: the default one."""
+        if prompt_name not in self._encoders:
+            known = listed(sorted(self._modules.prompts))
+            raise Refused(
+                422,
+                "validation",
+                f"{self.name} has no prompt named {brief(repr(prompt_name), 60)}. Known: {known}.",
+            )
+        return self._encoders[prompt_name]
+
+    def text_with_prompt(self, text: str, prompt_name: str | None) -> str:
+        return self.encoder(prompt_name).prompt + text
+
+    def compute(self, encoder: Any) -> Callable[[list[Any]], Sequence[Any]]:
+        """Returns the function that computes results of lists of token ids."""
+        return encoder.of_ids
+
+    def inputs(self, texts: Sequence[str], prompt_name: str | None, limits: Limits) -> list[Input]:
+        """Tokenizes texts; refuses those that are too long unless they are truncated."""
+        encoder = self.encoder(prompt_name)
+        texts = [limits.cut(text, index) for index, text in enumerate(texts)]
+        if limits.truncate:
+            rows = encoder.ids_of(texts, encoder.max_length)
+        else:
+            rows = encoder.ids_of(texts, encoder.max_length + 1)
+            for index, row in enumerate(rows):
+                if len(row) > encoder.max_length:
+                    raise limits.too_long(index, encoder.max_length)
+        compute = self.compute(encoder)
+        return [Input(compute, row, len(row)) for row in rows]
+
+
+class EmbeddingModel(EncoderModel):
+    """A model with one vector per text."""
+
+    endpoints = ("embed", "v1/embeddings", "similarity", "tokenize")
+    options = {"normalize": False}  # which is done after the program: requests ask for either
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        limits: Limits,
+        *,
+        prompt_name: str | None = None,
+        normalize: bool = True,
+        dimensions: int | None = None,
+    ) -> Asked:
+        """Prepares the embeddings of texts, float32 [n, D], of which `dimensions` are kept."""
+        if dimensions is not None and not 1 <= dimensions <= self.size:
+            raise Refused(
+                422,
+                "validation",
+                f"dimensions={dimensions}, but the vectors of {self.name} have {self.size} "
+                f"numbers: choose 1 to {self.size}.",
+            )
+        check_size(len(texts) * self.size)
+
+        def answer(vectors: list[Any]) -> np.ndarray:
+            embeddings = np.stack(vectors)[:, :dimensions]
+            if normalize:
+                embeddings = unit_vectors(embeddings)
+            return finite(embeddings, self.name)
+
+        return Asked(self.inputs(texts, prompt_name, limits), answer)
+
+
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """Divides vectors [n, D] by their Euclidean length, as `embedding_losses.unit` does."""
+    squares = np.square(vectors).sum(axis=-1, keepdims=True)
+    return vectors / np.sqrt(np.maximum(squares, np.float32(1e-24)))
+
+
+def finite(values: np.ndarray, name: str) -> np.ndarray:
+    """Returns `values`, or refuses the request if one is no number, which JSON does not have."""
+    if not np.isfinite(values).all():
+        raise Refused(424, "backend", f"{name} computed NaN or infinity for these texts.")
+    return np.ascontiguousarray(values)
+
+
+def check_size(numbers: int) -> None:
+    """Refuses an answer of too many numbers."""
+    if numbers > MOST_NUMBERS:
+        raise too_much(
+            f"The answer would have {numbers:,} numbers, more than {MOST_NUMBERS:,}: ask for fewer "
+            "texts at once."
+        )
+
+
+class SparseModel(EncoderModel):
+    """A model with weights of words."""
+
+    endpoints = ("embed_sparse", "tokenize")
+
+    def __init__(self, name: str, model: Pretrained, max_length: int | None):
+        super().__init__(name, model, max_length)
+        self._computes = {}
+        for encoder in self._encoders.values():
+            self._computes[encoder] = _rows_of(encoder)
+
+    def details(self) -> dict[str, Any]:
+        return {"pooling": "splade"}
+
+    def compute(self, encoder: Any) -> Callable[[list[Any]], Sequence[Any]]:
+        return self._computes[encoder]
+
+    def embed_sparse(
+        self, texts: Sequence[str], limits: Limits, prompt_name: str | None = None
+    ) -> Asked:
+        """Prepares lists of {"index": id of a word, "value": its weight}."""
+
+        def answer(weights: list[Any]) -> list[list[dict[str, Any]]]:
+            check_size(sum(len(ids) for ids, _ in weights))
+            embeddings = []
+            for ids, values in weights:
+                finite(values, self.name)
+                pairs = zip(ids.tolist(), values, strict=True)
+                embeddings.append([{"index": index, "value": value} for index, value in pairs])
+            return embeddings
+
+        return Asked(self.inputs(texts, prompt_name, limits), answer)
+
+
+def _rows_of(encoder: SparseEmbedder) -> Callable[[list[Any]], Sequence[Any]]:
+    """Returns a function that computes (ids of words [n], weights [n]) of each text."""
+
+    def compute(rows: list[Any]) -> list[tuple[np.ndarray, np.ndarray]]:
+        weights = encoder.of_ids(rows)
+        weights.sort_indices()
+        bounds = weights.indptr[1:-1]
+        parts = np.split(weights.indices, bounds), np.split(weights.data, bounds)
+        return list(zip(*parts, strict=True))
+
+    return compute
+
+
+class TokenModel(EncoderModel):
+    """A model with one vector per token, as of late interaction."""
+
+    endpoints = ("embed_all", "rerank", "tokenize")
+
+    def details(self) -> dict[str, Any]:
+        return {"pooling": "late_interaction"}
+
+    def embed_all(
+        self, texts: Sequence[str], limits: Limits, prompt_name: str | None = None
+    ) -> Asked:
+        """Prepares the vectors of the tokens of each text, float32 [T, D]."""
+        asked = Asked(self.inputs(texts, prompt_name, limits), self._vectors)
+        check_size(asked.tokens * self.size)
+        return asked
+
+    def _vectors(self, vectors: list[Any]) -> list[np.ndarray]:
+        return [finite(of_text, self.name) for of_text in vectors]
+
+    def rerank(self, query: str, texts: Sequence[str], limits: Limits, raw_scores: bool) -> Asked:
+        """Prepares the scores of passages for a query, float [n], by MaxSim."""
+        asked = self.inputs([query], "query", limits._replace(where="query"))
+        asked += self.inputs(texts, "document", limits)
+        mean = self._modules.similarity == MEAN_MAXSIM
+
+        def answer(vectors: list[Any]) -> np.ndarray:
+            query_vectors, *passages = vectors
+            return finite(maxsim([query_vectors], passages, mean=mean)[0], self.name)
+
+        return Asked(asked, answer)
+
+
+class ScoringModel(ServedModel):
+    """A classifier, a regression model or a reranker."""
+
+    def __init__(self, name: str, model: Pretrained, max_length: int | None):
+        super().__init__(name, model)
+        self._task: Any = model.task_with(max_length)
+        self.max_length = self._task.max_length
+        self._predictor, self._params = model.predictor(self._task)
+        self._predictor.fixed_lengths = True
+        self._names = model.labels or ["LABEL_0"]
+        self.kind = "classifier"
+        self.endpoints = ("predict", "tokenize")
+        self._ranking: RerankTask | None = None
+        try:
+            self._ranking, _ = ranking_task(self._task, name)
+        except ValueError:
+            return
+        self.endpoints = ("predict", "rerank", "tokenize")
+        if isinstance(self._task, RerankTask):
+            self.kind = "reranker"
+            self.endpoints = ("rerank", "predict", "tokenize")
+
+    def warm_up(self) -> None:
+        token = self._tokenizer.unk_token_id
+        for lengths in every_shape(self.max_length):
+            features = []
+            for length in lengths:
+                ids = np.full(length, token, np.int32)
+                features.append(Feature(ids, (length,), (length,), None))
+            self._compute(features)
+
+    def details(self) -> dict[str, Any]:
+        ids = range(len(self._names))
+        numbers = map(str, ids)
+        return {
+            "id2label": dict(zip(numbers, self._names, strict=True)),
+            "label2id": dict(zip(self._names, ids, strict=True)),
+        }
+
+    def _compute(self, features: list[Feature]) -> list[Outputs]:
+        return list(self._predictor.outputs(self._params, features))
+
+    def _features(self, task: Task, example: Example, limits: Limits) -> list[Feature]:
+        """Encodes an example; refuses what is too long unless it is truncated."""
+        longest = self.max_length
+        if not limits.truncate and not task.reads_windows:
+            longest += 1
+        try:
+            features = task.features_to_predict(example, self._tokenizer, longest)
+        except ValueError as error:
+            raise Refused(422, "tokenizer", str(error)) from error
+        for index, feature in enumerate(features):
+            if len(feature.input_ids) > self.max_length:
+                raise limits.too_long(int(example.id) + index, self.max_length)
+        return list(features)
+
+    def _inputs(self, features: Sequence[Feature]) -> list[Input]:
+        return [Input(self._compute, x, len(x.input_ids)) for x in features]
+
+    def predict(
+        self, texts: Sequence[tuple[str, ...]], limits: Limits, raw_scores: bool = False
+    ) -> Asked:
+        """Prepares {label: score} of each text or pair: probabilities, or the logits."""
+        examples = []
+        for index, parts in enumerate(texts):
+            parts = [limits.cut(part, index) for part in parts]
+            where = f"{limits.where}[{index}]"
+            examples.append(from_text(self._task, *parts, id=str(index), where=where))
+        features = [self._features(self._task, example, limits) for example in examples]
+
+        def answer(results: list[Outputs]) -> list[dict[str, float]]:
+            scores = []
+            outputs = iter(results)
+            for example, own in zip(examples, features, strict=True):
+                of_example = list(itertools.islice(outputs, len(own)))
+                scores.append(self._scores(example, own, of_example, raw_scores))
+            return scores
+
+        return Asked(self._inputs([*itertools.chain.from_iterable(features)]), answer)
+
+    def _scores(
+        self,
+        example: Example,
+        features: Sequence[Feature],
+        outputs: Sequence[Outputs],
+        raw_scores: bool,
+    ) -> dict[str, float]:
+        if raw_scores:
+            logits = np.atleast_1d(mean_logits(outputs)).tolist()
+            scores = dict(zip(self._names, logits, strict=True))
+        else:
+            prediction: Prediction = self._task.predict(example, features, outputs)
+            scores = prediction.get("probabilities", prediction.get("scores"))
+            if scores is None:
+                scores = {self._names[0]: prediction["score"]}
+        finite(np.array([*scores.values()]), self.name)
+        return scores
+
+    def rerank(self, query: str, texts: Sequence[str], limits: Limits, raw_scores: bool) -> Asked:
+        """Prepares the scores of passages for a query, float [n]; raw ones have no activation."""
+        task: Any = self._ranking
+        if raw_scores:
+            task = dataclasses.replace(task, activation="Identity")
+        query = limits._replace(where="query").cut(query, 0)
+        passages = tuple(limits.cut(text, index) for index, text in enumerate(texts))
+        example = Example(id="0", where=limits.where, text=query, choices=passages)
+        features = self._features(task, example, limits)
+
+        def answer(outputs: list[Outputs]) -> np.ndarray:
+            scores = np.empty(len(texts))
+            for rank in task.predict(example, features, outputs)["ranking"]:
+                scores[rank["index"]] = rank["score"]
+            return finite(scores, self.name)
+
+        return Asked(self._inputs(features), answer)
+
+
+_ENCODERS = {SparseEmbedder: SparseModel, TokenEmbedder: TokenModel}
+
+
+def load_served(name: str, path: str, max_length: int | None) -> ServedModel:
+    """Loads a model to serve, and compiles its programs; `max_length` is that of `ServeConfig`.
+
+    Raises FileNotFoundError, and ValueError if it is damaged, or neither an embedder nor a
+    classifier or reranker.
+    """
+    model = Pretrained(load_model(path, "auto"))
+    served = _kind_of(model, path)(name, model, max_length)
+    served.warm_up()
+    return served
+
+
+def _kind_of(model: Pretrained, path: str) -> Any:
+    if model.head != "encoder":
+        task = model.task
+        if isinstance(task, TextTask | RerankTask):
+            if model.absent:
+                raise ValueError(
+                    f"{path} has no {listed(model.absent)}, which would be random: train it first."
+                )
+            return ScoringModel
+        if not isinstance(task, EmbeddingTask):
+            raise ValueError(
+                f"{path} is a model of the task {task.name}, but only embedders, rerankers, "
+                "classifiers and regressions of texts are served: use bertjax predict."
+            )
+    return _ENCODERS.get(encoder_kind(model.loaded, None), EmbeddingModel)

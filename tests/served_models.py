@@ -1,0 +1,44 @@
+"""Small models of every kind that is served."""
+
+import json
+from pathlib import Path
+
+import bertjax
+from bertjax.weights import load_model, save_hf
+from bertjax.weights.sentence_transformers import Read
+from bertjax.weights.sparse_modules import NO_FILES, SparseModules, sparse_files
+
+PROMPTS = {"query": "abc de: ", "document": "", "other": "fgh: "}
+
+
+def write_models(folder: Path, one_layer: Path) -> dict[str, Path]:
+    """Writes models with the encoder of `one_layer`; returns {kind: directory}."""
+    directories = {name: folder / name for name in ("dense", "sparse", "tokens", "rank", "class")}
+    bertjax.load_pretrained(one_layer, head=None).save(directories["dense"])
+    files = {
+        "modules.json": [
+            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for i, (path, kind) in enumerate((("", "Transformer"), ("1_Pooling", "Pooling")))
+        ],
+        "1_Pooling/config.json": {"pooling_mode_cls_token": True},
+        "sentence_bert_config.json": {"max_seq_length": 40},
+        "config_sentence_transformers.json": {"prompts": PROMPTS},
+    }
+    (directories["dense"] / "1_Pooling").mkdir()
+    for name, content in files.items():
+        (directories["dense"] / name).write_text(json.dumps(content))
+    loaded = load_model(one_layer, "sparse", head_fields={"static_queries": True})
+    read = Read(NO_FILES._replace(sparse=SparseModules(max_active_dims=30)))
+    save_hf(
+        directories["sparse"],
+        loaded.params,
+        loaded.config,
+        loaded.tokenizer,
+        head="sparse",
+        files=sparse_files(loaded.model, loaded.params, 30, read, loaded.tokenizer),
+    )
+    bertjax.load_pretrained(one_layer, head="late_interaction").save(directories["tokens"])
+    for name, count in (("rank", 1), ("class", 3)):
+        model = bertjax.load_pretrained(one_layer, "sequence_classification", num_labels=count)
+        model.save(directories[name])
+    return directories

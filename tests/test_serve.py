@@ -1,0 +1,466 @@
+"""`bertjax serve` over real connections: clients, signals, and clients that are slow or hostile."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import bertjax
+from bertjax import serve
+from bertjax.config.serve_config import ServeConfig
+from bertjax.inference.serving.models import load_served
+from tests.served_models import write_models
+from tests.test_readme import ROOT
+
+for package in ("starlette", "uvicorn", "orjson", "prometheus_client"):
+    pytest.importorskip(package)
+
+from bertjax.inference.serving import server as module  # noqa: E402
+from bertjax.inference.serving.application import Service  # noqa: E402
+from bertjax.inference.serving.batching import work  # noqa: E402
+from bertjax.inference.serving.endpoints import Models  # noqa: E402
+
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory, one_layer):
+    return write_models(tmp_path_factory.mktemp("served"), one_layer)
+
+
+@pytest.fixture(scope="module")
+def loaded(directories):
+    return {name: load_served(name, str(directories[name]), None) for name in ("dense", "class")}
+
+
+@contextlib.contextmanager
+def running(models, **settings):
+    """A server in a thread of this process; yields (its service, its port)."""
+    config = ServeConfig(models=("m",), port=0, **settings)
+    service = Service(config)
+    service.models = Models(tuple(models))
+    worker = threading.Thread(target=work, args=(service.queue, service.metrics.batch))
+    worker.start()
+    with module.listening_socket(config) as listener:
+        server = module.Server(service)
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield service, listener.getsockname()[1]
+        finally:
+            server.end()
+            thread.join(30)
+            service.queue.close()
+            worker.join(30)
+    assert not thread.is_alive() and not worker.is_alive()
+
+
+def post(port, path, fields, timeout=30):
+    """Returns (status, answer) of a request on a connection of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    headers = {"content-type": "application/json"}
+    connection.request("POST", path, json.dumps(fields), headers)
+    response = connection.getresponse()
+    content = json.loads(response.read())
+    connection.close()
+    return response.status, content
+
+
+def test_clients_of_openai_get_what_they_expect(loaded, sentences):
+    openai = pytest.importorskip("openai")
+    expected = None
+    with running(loaded.values()) as (service, port):
+        service.keys = ("secret",)
+        client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="secret")
+        for encoding in (openai.omit, "float", "base64"):
+            answer = client.embeddings.create(
+                model="dense", input=sentences[:3], encoding_format=encoding
+            )
+            vectors = np.array([entry.embedding for entry in answer.data])
+            if encoding == "base64":
+                continue  # the client leaves it as it is if it was asked for
+            expected = vectors if expected is None else expected
+            np.testing.assert_allclose(vectors, expected, atol=1e-6)
+            assert answer.usage.total_tokens == answer.usage.prompt_tokens > 0
+        assert [model.id for model in client.models.list()] == ["dense", "class"]
+        short = client.embeddings.create(model="dense", input="a", dimensions=4)
+        assert len(short.data[0].embedding) == 4
+        with pytest.raises(openai.NotFoundError, match="Known: dense, class"):
+            client.embeddings.create(model="x", input="a")
+        with pytest.raises(openai.UnprocessableEntityError, match="not token ids"):
+            client.embeddings.create(model="dense", input=[1, 2])
+        with pytest.raises(openai.AuthenticationError):
+            openai.OpenAI(base_url=client.base_url, api_key="x").models.list()
+
+
+def test_the_inference_client_of_hugging_face_gets_what_it_expects(loaded, directories, sentences):
+    from huggingface_hub import InferenceClient
+
+    bert = bertjax.load_pretrained(directories["dense"])
+    classifier = bertjax.load_pretrained(directories["class"])
+    with running(loaded.values()) as (_, port):
+        url = f"http://127.0.0.1:{port}"
+        for address in (url, f"{url}/embed", f"{url}/models/dense/"):
+            client = InferenceClient(model=address)
+            found = client.feature_extraction(sentences[:3])
+            expected = bert.embed(sentences[:3], normalize=True)
+            np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+        found = client.feature_extraction("a", prompt_name="query", normalize=False, truncate=True)
+        expected = bert.embed(["a"], prompt="query", normalize=False)
+        np.testing.assert_allclose(found, expected, atol=TOLERANCE)
+        cosines = client.sentence_similarity(sentences[0], other_sentences=sentences[:3])
+        vectors = bert.embed(sentences[:3], normalize=True)
+        np.testing.assert_allclose(cosines, vectors @ vectors[0], atol=TOLERANCE)
+        client = InferenceClient(model=f"{url}/models/class/")
+        (prediction,) = classifier.predict(sentences[:1])
+        elements = client.text_classification(sentences[0])
+        assert {x.label: x.score for x in elements} == pytest.approx(
+            prediction["probabilities"], abs=TOLERANCE
+        )
+        assert len(client.text_classification(sentences[0], top_k=1)) == 1
+
+
+PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+
+
+def blocks(language):
+    """The code of the section about the server."""
+    section = PAGE.partition("## A server")[2].partition("\n## ")[0]
+    return re.findall(rf"^```{language}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+
+
+def test_the_clients_on_the_page_work(loaded, capsys):
+    pytest.importorskip("openai")
+    with running([loaded["dense"]]) as (_, port):
+        (python,) = blocks("python")
+        (javascript,) = blocks("javascript")
+        exec(compile(python.replace("8080", str(port)), "serving.md", "exec"), {})
+        assert f"(1, {loaded['dense'].size})" in capsys.readouterr().out
+        node = shutil.which("node")
+        if node is not None:
+            code = javascript.replace("8080", str(port))
+            done = subprocess.run(
+                [node, "--input-type=module", "-e", code], capture_output=True, text=True
+            )
+            assert not done.returncode and -1.001 < float(done.stdout) < 1.001, done.stderr
+
+
+def test_the_pod_on_the_page_is_valid():
+    validate = pytest.importorskip("kubernetes_validate")
+    yaml = pytest.importorskip("yaml")
+    (text,) = blocks("yaml")
+    pod = yaml.safe_load(text)
+    validate.validate(pod, "1.31", strict=True)
+    words = pod["spec"]["containers"][0]["args"]
+    assert serve.parse(words[1:]).api_key_file == "/keys/keys"
+
+
+def raw(port, content=b""):
+    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection.sendall(content)
+    return connection
+
+
+def head(length="content-length: 100", path="/embed"):
+    lines = [f"POST {path} HTTP/1.1", "host: x", "content-type: application/json", length]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def answer_on(connection):
+    """Everything that the server sends until it closes the connection."""
+    parts = []
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(65536):
+            parts.append(part)
+    connection.close()
+    return b"".join(parts)
+
+
+def trickle(connection, stop):
+    """Sends a byte now and then, as a client that wants to keep a connection for ever."""
+    with contextlib.suppress(OSError):
+        while not stop.wait(0.1):
+            connection.sendall(b"a")
+
+
+def test_slow_and_hostile_clients_are_refused_while_others_are_served(loaded, sentences):
+    expected = None
+    with running(loaded.values(), read_timeout=1.0, max_body=100_000) as (service, port):
+        status, expected = post(port, "/embed", {"inputs": sentences[:2]})
+        assert status == 200
+        silent = [raw(port) for _ in range(20)]
+        no_end_of_headers = raw(port, b"POST /embed HTTP/1.1\r\nhost: x\r\na: ")
+        no_body = raw(port, head())
+        slow_body = raw(port, head() + b'{"inputs": "')
+        never = threading.Event()
+        slow = [no_end_of_headers, slow_body]
+        threads = [threading.Thread(target=trickle, args=(x, never)) for x in slow]
+        for thread in threads:
+            thread.start()
+        huge = raw(port, head("content-length: 1000000000") + b"{" * 1000)
+        endless = raw(port, head("transfer-encoding: chunked"))
+        with contextlib.suppress(OSError):
+            for _ in range(200):
+                endless.sendall(b"400\r\n" + b"a" * 1024 + b"\r\n")
+        garbage = raw(port, b"\x16\x03\x01\x00\xff" * 50 + b"\r\n\r\n")
+        large_headers = raw(port, b"GET / HTTP/1.1\r\na: " + b"b" * 200_000)
+        start = time.monotonic()
+        for _ in range(5):
+            assert post(port, "/embed", {"inputs": sentences[:2]})[1] == expected
+        assert time.monotonic() - start < 5
+        for connection in (no_body, slow_body):
+            answer = answer_on(connection)
+            assert b" 408 " in answer.split(b"\r\n")[0] and b"did not arrive within 1 s" in answer
+        for connection in (huge, endless):
+            answer = answer_on(connection)
+            assert b" 413 " in answer and b"more than 100000 bytes" in answer
+        assert b" 400 " in answer_on(garbage) and b" 400 " in answer_on(large_headers)
+        for connection in (*silent, no_end_of_headers):
+            assert answer_on(connection) == b""
+        never.set()
+        for thread in threads:
+            thread.join()
+        assert post(port, "/embed", {"inputs": sentences[:2]})[1] == expected
+
+
+def test_a_client_that_does_not_take_its_answer_is_cut_off(loaded, sentences):
+    with running(loaded.values(), read_timeout=1.0) as (service, port):
+        fields = json.dumps({"inputs": sentences[:200] * 5}).encode()
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        connection.connect(("127.0.0.1", port))
+        one = head(f"content-length: {len(fields)}") + fields
+        connection.sendall(one)
+        time.sleep(0.5)
+        with contextlib.suppress(OSError):
+            connection.settimeout(1.0)
+            for _ in range(20):
+                connection.sendall(one)
+        assert post(port, "/embed", {"inputs": "a"})[0] == 200
+        time.sleep(2.0)
+        # The rest is gone: less arrives than was asked for.
+        connection.settimeout(10)
+        answers = answer_on(connection)
+        assert answers.count(b" 200 OK") < 20
+
+
+def test_texts_of_clients_that_have_gone_leave_the_queue(loaded):
+    with running(loaded.values(), max_waiting=8, max_texts=8) as (service, port):
+        block = threading.Event()
+        loaded["dense"]._encoders[None]  # noqa: B018
+
+        def blocks(rows):
+            block.wait(30)
+            return [np.zeros(loaded["dense"].size, np.float32)] * len(rows)
+
+        usual = loaded["dense"].compute
+        loaded["dense"].compute = lambda encoder: blocks
+        try:
+            fields = json.dumps({"inputs": ["a"] * 4}).encode()
+            content = head(f"content-length: {len(fields)}") + fields
+            computed = raw(port, content)
+            _wait(lambda: service.metrics.requests and not len(service.queue))
+            time.sleep(0.3)
+            gone = [raw(port, content) for _ in range(2)]
+            _wait(lambda: len(service.queue) == 8)
+            assert post(port, "/embed", {"inputs": "a"})[0] == 429
+            for connection in gone:
+                connection.close()
+            _wait(lambda: not len(service.queue))
+            block.set()
+            assert post(port, "/embed", {"inputs": ["a"] * 8})[0] == 200
+            assert computed.recv(100).startswith(b"HTTP/1.1 200")
+            computed.close()
+        finally:
+            block.set()
+            loaded["dense"].compute = usual
+
+
+def _wait(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+class Process:
+    """A server in a process of its own, whose log lines are read as they come."""
+
+    def __init__(self, *words, **env):
+        command = [sys.executable, "-m", "bertjax", "serve", *map(str, words), "--port=0"]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | env
+        )
+        self.lines = []
+        self.rest = b""
+        self.port = self.until("listening")["port"]
+
+    def until(self, event, seconds=120):
+        """Reads log lines up to an event, and returns it."""
+        end = time.monotonic() + seconds
+        while True:
+            while b"\n" in self.rest:
+                line, _, self.rest = self.rest.partition(b"\n")
+                self.lines.append(json.loads(line))
+                if event in self.lines[-1]["event"]:
+                    return self.lines[-1]
+            assert time.monotonic() < end, (event, self.lines[-5:])
+            if select.select([self.process.stdout], [], [], 1)[0]:
+                part = os.read(self.process.stdout.fileno(), 65536)
+                assert part, (event, self.lines[-5:], self.rest)
+                self.rest += part
+
+    def end(self):
+        """Reads the output to its end, and returns the exit status."""
+        with self.process.stdout as stdout:
+            output = self.rest + stdout.read()
+        self.lines += [json.loads(line) for line in output.splitlines()]
+        return self.process.wait(60)
+
+
+class Load(threading.Thread):
+    """A client that asks on one connection, again and again, until it is refused a connection."""
+
+    def __init__(self, port, texts):
+        super().__init__()
+        self.port, self.texts = port, texts
+        self.answers = []  # (text, status, answer)
+        self.lost = []
+
+    def run(self):
+        connection = None
+        for number in range(10**6):
+            text = self.texts[number % len(self.texts)]
+            try:
+                if connection is None:
+                    connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+                    connection.connect()
+            except ConnectionError:
+                return
+            try:
+                body = json.dumps({"inputs": text})
+                connection.request("POST", "/embed", body, {"content-type": "application/json"})
+                response = connection.getresponse()
+                answer = json.loads(response.read())
+                self.answers.append((text, response.status, answer))
+                if response.will_close:
+                    connection = None
+            except Exception as error:
+                self.lost.append(repr(error))
+                connection = None
+
+
+def test_reload_and_stop_under_load_lose_nothing(directories, sentences, tmp_path, one_layer):
+    texts = [" ".join(sentences[i : i + 1 + i % 3]) for i in range(12)]
+    place = tmp_path / "model"
+    old, new = (bertjax.load_pretrained(directories[name]) for name in ("dense", "sparse"))
+    old.save(place)
+    keep = dict(truncate_dim=None, normalize=True)
+    before = old.embed(texts, **keep)
+    process = Process(f"mine={place}", "--auto_truncate")
+    assert process.until("ready")["models"] == {"mine": "embedding"}
+    loads = [Load(process.port, texts) for _ in range(8)]
+    for load in loads:
+        load.start()
+    _wait(lambda: sum(len(load.answers) for load in loads) > 200)
+
+    (place / "modules.json").write_text("[damaged")
+    process.process.send_signal(signal.SIGHUP)
+    assert "modules.json" in process.until("not reloaded")["event"]
+    changed = bertjax.load_pretrained(directories["dense"])
+    changed.params = _shifted(changed.params)
+    changed.save(tmp_path / "other")
+    (place / "modules.json").write_bytes((tmp_path / "other" / "modules.json").read_bytes())
+    os.replace(tmp_path / "other" / "model.safetensors", place / "model.safetensors")
+    (place / "checksums.json").unlink(missing_ok=True)
+    process.process.send_signal(signal.SIGHUP)
+    process.until("reloaded")
+    count = sum(len(load.answers) for load in loads)
+    _wait(lambda: sum(len(load.answers) for load in loads) > count + 200)
+
+    process.process.send_signal(signal.SIGTERM)
+    assert process.end() == 0, process.lines[-5:]
+    for load in loads:
+        load.join(60)
+    after = changed.embed(texts, **keep)
+    assert np.abs(before - after).max() > 0.01
+    is_new = []
+    for load in loads:
+        assert load.lost == []
+        for text, status, answer in load.answers:
+            assert status == 200
+            index = texts.index(text)
+            matches = []
+            for vectors in (before, after):
+                matches.append(np.abs(vectors[index] - answer[0]).max() < TOLERANCE)
+            assert any(matches)
+            is_new.append(matches[1])
+        assert is_new[-1]
+    assert not all(is_new)
+    events = [line["event"] for line in process.lines]
+    assert events[-1] == "ended" and "stopping" in events
+    requests = [line for line in process.lines if line["event"] == "request"]
+    assert {line["status"] for line in requests} == {200}
+    assert {"method", "path", "seconds", "client", "model", "texts", "tokens"} <= {*requests[0]}
+    assert not any(text in json.dumps(process.lines) for text in texts)
+
+
+def _shifted(params):
+    import jax
+
+    return jax.tree.map(lambda x: np.asarray(x) + 0.02 * np.sign(np.asarray(x)), params)
+
+
+def test_a_server_that_is_stopped_while_it_loads_ends_at_once(directories):
+    process = Process(directories["dense"])
+    process.process.send_signal(signal.SIGTERM)
+    assert process.end() == 0
+    assert process.lines[-1]["event"] == "ended"
+
+
+def test_what_cannot_be_served_ends_with_one_line(directories, tmp_path, capsys):
+    def refused(*words):
+        status = serve.main([*words, "--port=0"])
+        captured = capsys.readouterr()
+        return status, captured.err.strip().splitlines()[-1]
+
+    missing = str(tmp_path / "none")
+    assert refused(missing)[0] == 1
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        status = serve.main([str(directories["dense"]), f"--port={port}"])
+        assert status == 1 and f"--port {port}" in capsys.readouterr().err
+    (tmp_path / "keys").write_text("\n \n")
+    status, line = refused(str(directories["dense"]), "--api_key_file", str(tmp_path / "keys"))
+    assert status == 1 and "has no key" in line
+    same = [str(directories["dense"]), f"dense={directories['class']}"]
+    assert "have one name, dense" in refused(*same)[1]
+    with pytest.raises(ValueError, match="No model is given"):
+        ServeConfig(models=())
+    with pytest.raises(ValueError, match="--max_texts 9 is more than"):
+        ServeConfig(models=("m",), max_texts=9, max_waiting=8)
+
+
+def test_models_have_the_names_of_their_folders_unless_they_are_given(tmp_path):
+    (tmp_path / "a=b").mkdir()
+    words = ("x=runs/a", "runs/b", str(tmp_path / "a=b"), "bertjax:tiny")
+    assert module.named_models(words) == {
+        "x": "runs/a",
+        "b": "runs/b",
+        "a=b": str(tmp_path / "a=b"),
+        "bertjax:tiny": "bertjax:tiny",
+    }
+    with pytest.raises(ValueError, match="has no name"):
+        module.named_models(("a/b=c",))
