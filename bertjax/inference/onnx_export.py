@@ -166,19 +166,12 @@ def write_onnx(export: Exported, path: Path, opset: int = OPSET) -> None:
     constants = []
     for path_of_leaf, array in jax.tree_util.tree_leaves_with_path(export.params):
         name = ".".join(key.key for key in path_of_leaf)
-        constants.append(graph.name_constant(array, name))
-    inputs = {}
-    for name in export.inputs:
-        tensor = graph.add_input(name, shape, np.int64)
-        inputs[name] = translator.cast(tensor, np.int32)
-    # The arguments are in the order of jax, which sorts the names.
-    ordered = [inputs[name] for name in sorted(inputs)]
-    found = translator.outputs(traced.jaxpr, traced.consts, [*constants, *ordered])
-    outputs = {}
-    for name, value, variable in zip(
-        sorted(export.outputs), found, traced.jaxpr.outvars, strict=True
-    ):
-        outputs[name] = translator.whole(value, variable.aval)
+        constants.append(graph.constant(array, name))
+    inputs = {name: graph.add_input(name, shape, np.int64) for name in export.inputs}
+    # The arguments and outputs are in the order of jax, which sorts the names.
+    arguments = [translator.cast(inputs[name], np.int32) for name in sorted(inputs)]
+    found = translator.outputs(traced.jaxpr, traced.consts, [*constants, *arguments])
+    outputs = dict(zip(sorted(export.outputs), found, strict=True))
     graph.write({name: outputs[name] for name in export.outputs}, opset, path)
 
 

@@ -1,30 +1,71 @@
-"""An ONNX graph in the making: nodes, initializers, dimensions of unknown size, and the file.
+"""An ONNX graph in the making: values, nodes, dimensions of unknown size, and the file.
 
 A dimension is a number, or an expression of jax's symbolic dimensions, such as `2*l - 1`, which the
-graph computes from the shapes of its inputs. A value is a `Tensor`, which a node computes, or a
-numpy array, which becomes an initializer when a node reads it.
+graph computes from the shapes of its inputs.
 """
 
 import dataclasses
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-# Protocol buffers end at 2 GB. Larger models have their arrays in a file of their own, under the
+# Protocol buffers end at 2 GB. The arrays of larger models are in a file of their own, under the
 # name that optimum gives it.
 MAX_BYTES = (1 << 31) - (1 << 24)
 DATA_SUFFIX = "_data"
-# Arrays of fewer bytes are compared by their values, so that equal ones are stored once.
+# Constants of fewer bytes are compared by their values, so that equal ones are stored once, and
+# stay in the graph, because runtimes read shapes there.
 SMALL = 1024
-CONTRIB = "com.microsoft"  # operators that only ONNX Runtime has
-# Longer rows of external data are aligned, so that they can be mapped into memory.
-ALIGNMENT = 4096
+ALIGNMENT = 4096  # of arrays in a file of their own, which can be mapped into memory so
 
 Dimension = Any  # int, or a symbolic dimension of jax
 Shape = tuple[Dimension, ...]
+
+
+class Kind(NamedTuple):
+    """What a value is like."""
+
+    shape: Shape
+    dtype: Any
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Value:
+    """A constant, which has an `array`; an output of a `node`; or an input of the graph.
+
+    Outputs of nodes get their name when the graph is written. `changed` are constants that were
+    made of a constant, by what was done with it.
+    """
+
+    shape: Shape
+    dtype: np.dtype
+    array: np.ndarray | None = None
+    node: "Node | None" = None
+    name: str = ""
+    changed: dict[Any, "Value"] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(eq=False, repr=False)
+class Node:
+    """A node, which is the one after `number` others; `scope` is the path of its module."""
+
+    op: str
+    inputs: tuple[Value, ...]
+    attributes: Mapping[str, Any]
+    scope: str
+    number: int
+    outputs: list[Value] = dataclasses.field(default_factory=list)
+
+
+class Body(NamedTuple):
+    """The body of a loop, an attribute of a node. It may also read other values."""
+
+    inputs: Sequence[Value]
+    outputs: Sequence[Value]
 
 
 def is_number(size: Dimension) -> bool:
@@ -32,151 +73,79 @@ def is_number(size: Dimension) -> bool:
     return isinstance(size, int | np.integer)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Tensor:
-    """What a node computes, or an input of the graph."""
-
-    name: str
-    shape: Shape
-    dtype: np.dtype
-
-
-Value = Tensor | np.ndarray
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Node:
-    """A node of the graph; `graphs` are attributes that are graphs themselves."""
-
-    op: str
-    inputs: tuple[Value, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any]
-    domain: str
-    name: str
-
-
 class Graph:
     """A graph to which nodes are added; equal nodes are added once.
 
     Attributes:
+        axes: names of symbolic dimensions in the file, {symbol: name}.
         scope: the path of the module whose nodes are being added, for their names.
         inputs: the inputs of the graph.
-        axes: names of symbolic dimensions in the file, {symbol: name}.
     """
 
-    def __init__(self, axes: Mapping[str, str] = {}, outer: "Graph | None" = None):
-        self.scope = ""
+    def __init__(self, axes: Mapping[str, str]):
         self.axes = axes
-        self.inputs: list[Tensor] = []
-        self.outer = outer
-        self._nodes: list[Node] = []
-        self._sizes: dict[str, Tensor] = {}  # of symbolic dimensions
-        self._made: dict[Any, list[Tensor]] = {}
-        self._by_output: dict[str, Node] = {}
-        # Shared with the graphs inside of this one.
-        self._names: dict[str, int] = outer._names if outer else {}  # {name: the last number}
-        self._constants: Constants = outer._constants if outer else Constants(self.unique)
+        self.scope = ""
+        self.inputs: list[Value] = []
+        self._made: dict[Any, list[Value]] = {}
+        self._small: dict[Any, Value] = {}
+        self._read: set[Value] = set()
+        self._sizes: dict[str, Value] = {}  # of symbolic dimensions
 
-    def unique(self, name: str) -> str:
-        """Returns `name`, with a number behind it if it is taken."""
-        taken = self._names
-        number = taken.get(name, 0)
-        unused = name
-        while unused in taken:
-            number += 1
-            unused = f"{name}_{number}"
-        taken[name] = number
-        taken[unused] = 0
-        return unused
+    def add_input(self, name: str, shape: Shape, dtype: Any) -> Value:
+        """Adds an input, from which its symbolic dimensions are known."""
+        value = Value(shape, np.dtype(dtype), name=name)
+        self.inputs.append(value)
+        for axis, size in enumerate(shape):
+            if str(size) not in self._sizes:
+                kind = Kind((1,), np.int64)
+                self._sizes[str(size)] = self.node("Shape", value, kind, start=axis, end=axis + 1)
+        return value
 
-    def name_constant(self, array: np.ndarray, name: str) -> np.ndarray:
-        """Returns `array`, whose initializer will have this name."""
-        return self._constants.name(array, name)
+    def constant(self, array: Any, name: str = "") -> Value:
+        """Returns an array as a value; `name` is that of its initializer."""
+        array = np.asarray(array)
+        value = Value(array.shape, array.dtype, array, name=name)
+        if name or array.nbytes >= SMALL:
+            return value
+        return self._small.setdefault((array.dtype, array.shape, array.tobytes()), value)
 
-    def name_of(self, array: np.ndarray) -> str | None:
-        """Returns the name that `name_constant` gave an array, if it did."""
-        return self._constants.named.get(id(array), (None, None))[1]
+    def is_read(self, value: Value) -> bool:
+        """Whether a node has this input."""
+        return value in self._read
 
-    def is_stored(self, array: np.ndarray) -> bool:
-        """Whether an initializer holds this array."""
-        return id(array) in self._constants.stored
+    def node(self, op: str, *inputs_and_kind: Any, **attributes: Any) -> Value:
+        """Adds a node with one output, which is like the last argument; returns the output.
 
-    def add_input(self, name: str, shape: Shape, dtype: Any) -> Tensor:
-        """Adds an input; a dimension of it that is a symbol alone is known from it."""
-        tensor = Tensor(self.unique(name), shape, np.dtype(dtype))
-        self.inputs.append(tensor)
-        if self.outer is None:
-            for axis, size in enumerate(shape):
-                if not is_number(size) and str(size) not in self._sizes:
-                    self._sizes[str(size)] = self.one(
-                        "Shape", tensor, dtype=np.int64, shape=(1,), start=axis, end=axis + 1
-                    )
-        return tensor
+        The other arguments are the inputs: values, or arrays.
+        """
+        *inputs, kind = inputs_and_kind
+        return self.nodes(op, inputs, [kind], **attributes)[0]
 
-    def one(
-        self,
-        op: str,
-        *inputs: Value,
-        dtype: Any,
-        shape: Sequence[Dimension],
-        domain: str = "",
-        **attributes: Any,
-    ) -> Tensor:
-        """Adds a node with one output, of this dtype and shape; returns the output."""
-        outputs = self.several(op, *inputs, outputs=[(dtype, shape)], domain=domain, **attributes)
-        return outputs[0]
-
-    def several(
-        self,
-        op: str,
-        *inputs: Value,
-        outputs: Iterable[tuple[Any, Sequence[Dimension]]],
-        domain: str = "",
-        **attributes: Any,
-    ) -> list[Tensor]:
-        """Adds a node with outputs of these dtypes and shapes; returns the outputs."""
-        names = [self._constants.store(x) if isinstance(x, np.ndarray) else x.name for x in inputs]
-        key = (op, domain, *names, *sorted((name, repr(x)) for name, x in attributes.items()))
-        made = self._found(key)
-        if made is not None:
-            return made
-        name = self.unique("/".join([self.scope, op]))
-        made = []
-        for number, (dtype, shape) in enumerate(outputs):
-            made.append(Tensor(f"{name}_output_{number}", tuple(shape), np.dtype(dtype)))
-        node = Node(op, inputs, tuple(x.name for x in made), attributes, domain, name)
-        self._nodes.append(node)
-        self._made[key] = made
-        self._by_output.update(dict.fromkeys(node.outputs, node))
-        return made
-
-    def _found(self, key: Any) -> list[Tensor] | None:
-        if key in self._made:
-            return self._made[key]
-        return self.outer._found(key) if self.outer else None
-
-    def producer(self, value: Value, *ops: str) -> Node | None:
-        """Returns the node that computes `value`, if it has one of these operators."""
-        node = None if isinstance(value, np.ndarray) else self._by_output.get(value.name)
-        return node if node is not None and node.op in ops else None
+    def nodes(
+        self, op: str, inputs: Sequence[Any], kinds: Iterable[Any], **attributes: Any
+    ) -> list[Value]:
+        """Adds a node with an output like each of `kinds`; returns the outputs."""
+        values = [x if isinstance(x, Value) else self.constant(x) for x in inputs]
+        key = (op, *map(id, values), repr(attributes))
+        if key not in self._made:
+            node = Node(op, tuple(values), attributes, self.scope, len(self._made))
+            self._read.update(values)
+            for kind in kinds:
+                node.outputs.append(Value(tuple(kind.shape), np.dtype(kind.dtype), node=node))
+            self._made[key] = node.outputs
+        return self._made[key]
 
     def size(self, dimension: Dimension) -> Value:
         """Returns a dimension as an array int64 [1]."""
         if is_number(dimension):
-            return np.array([dimension], np.int64)
+            return self.constant(np.array([dimension], np.int64))
         text = str(dimension)
-        outermost = self
-        while outermost.outer:
-            outermost = outermost.outer
-        sizes = outermost._sizes
-        if text not in sizes:
+        if text not in self._sizes:
             # jax writes expressions as Python does, apart from powers.
-            names: dict[str, Any] = {name: _Size(outermost, x) for name, x in sizes.items()}
-            names |= _FUNCTIONS
-            computed = eval(text.replace("^", "**"), {"__builtins__": {}}, names)
-            sizes[text] = computed.value
-        return sizes[text]
+            names = {name: _Size(self, value) for name, value in self._sizes.items()}
+            computed = eval(text.replace("^", "**"), {"__builtins__": {}}, names | _FUNCTIONS)
+            self._sizes[text] = computed.value
+        return self._sizes[text]
 
     def sizes(self, shape: Sequence[Dimension]) -> Value:
         """Returns a shape as an array int64 [n]."""
@@ -186,147 +155,149 @@ class Graph:
                 parts.append(np.array([*group], np.int64))
             else:
                 parts.extend(map(self.size, group))
+        if all(isinstance(part, np.ndarray) for part in parts):
+            return self.constant(np.array(shape, np.int64))
         if len(parts) == 1:
             return parts[0]
-        if not parts:
-            return np.zeros(0, np.int64)
-        return self.one("Concat", *parts, dtype=np.int64, shape=(len(shape),), axis=0)
+        return self.node("Concat", *parts, Kind((len(shape),), np.int64), axis=0)
 
-    def write(self, outputs: Mapping[str, Tensor], opset: int, path: Path) -> None:
-        """Writes the graph with these outputs to a file.
+    def write(self, outputs: Mapping[str, Value], opset: int, path: Path) -> None:
+        """Writes the nodes on which the outputs depend to a file.
 
-        Nodes that no output needs are left out. Arrays of more than `MAX_BYTES` in total are
-        written to a file of their own, whose name ends in `DATA_SUFFIX`.
+        Large arrays are written to a file of their own, whose name ends in `DATA_SUFFIX`, if all
+        together are larger than `MAX_BYTES`.
         """
         import onnx
 
-        body, read = self._proto(outputs, "bertjax")
-        stored = {name: self._constants.arrays[name] for name in read}
-        domains = [onnx.helper.make_opsetid("", opset)]
-        if any(node.domain == CONTRIB for node in body.node):
-            domains.append(onnx.helper.make_opsetid(CONTRIB, 1))
-        is_large = sum(array.nbytes for array in stored.values()) > MAX_BYTES
-        outside = {}
-        for name, array in stored.items():
-            if is_large and array.nbytes >= SMALL:
-                outside[name] = array
-            else:
-                body.initializer.append(onnx.numpy_helper.from_array(_contiguous(array), name))
-        if outside:
-            data = path.with_name(path.name + DATA_SUFFIX)
-            body.initializer.extend(_write_external(outside, data))
+        nodes = _nodes_of(outputs.values())
+        _give_names(nodes)
+        arrays = {}
+        for value in itertools.chain.from_iterable(node.inputs for node in nodes):
+            if value.array is not None:
+                arrays[value.name] = value.array
+        initializers = _stored(arrays, path.with_name(path.name + DATA_SUFFIX))
+        imports = [onnx.helper.make_opsetid("", opset)]
         model = onnx.helper.make_model(
-            body,
-            opset_imports=domains,
+            self._proto("bertjax", nodes, self.inputs, outputs, initializers),
+            opset_imports=imports,
             producer_name="bertjax",
-            ir_version=onnx.helper.find_min_ir_version_for(domains, ignore_unknown=True),
+            ir_version=onnx.helper.find_min_ir_version_for(imports),
         )
         path.write_bytes(model.SerializeToString())
 
-    def _proto(self, outputs: Mapping[str, Tensor], name: str) -> tuple[Any, list[str]]:
-        """Returns the graph, without initializers, and the names of those that it reads."""
+    def _proto(
+        self,
+        name: str,
+        nodes: Sequence[Node],
+        inputs: Sequence[Value],
+        outputs: Mapping[str, Value],
+        initializers: Sequence[Any] = (),
+    ) -> Any:
         from onnx import helper
 
-        needed = {x.name for x in outputs.values()}
-        kept = []
-        constants: dict[str, None] = {}
-        for node in reversed(self._nodes):
-            if needed.isdisjoint(node.outputs):
-                continue
-            attributes = {}
-            for key, value in node.attributes.items():
-                if isinstance(value, Body):
-                    value, inner, outer = value.proto(f"{node.name}/{key}")
-                    constants |= dict.fromkeys(inner)
-                    needed |= outer
-                attributes[key] = value
-            names = []
-            for value in node.inputs:
-                if isinstance(value, np.ndarray):
-                    names.append(self._constants.store(value))
-                    constants[names[-1]] = None
-                else:
-                    names.append(value.name)
-                    needed.add(value.name)
-            kept.append(
-                helper.make_node(
-                    node.op, names, node.outputs, name=node.name, domain=node.domain, **attributes
-                )
-            )
+        inner = set()
+        written = []
+        for node in nodes:
+            attributes = dict(node.attributes)
+            for key, body in attributes.items():
+                if isinstance(body, Body):
+                    inside = _depending_on(body.inputs, nodes)
+                    inner.update(inside)
+                    results = {f"{node.scope}/{i}": x for i, x in enumerate(body.outputs)}
+                    attributes[key] = self._proto(node.scope, inside, body.inputs, results)
+            names = [[x.name for x in values] for values in (node.inputs, node.outputs)]
+            label = node.outputs[0].name.removesuffix("_0")
+            written.append(helper.make_node(node.op, *names, name=label, **attributes))
+        kept = [proto for node, proto in zip(nodes, written, strict=True) if node not in inner]
         for key, value in outputs.items():
-            kept.insert(0, helper.make_node("Identity", [value.name], [key], name=f"{name}/{key}"))
-        proto = helper.make_graph(
-            kept[::-1],
-            name,
-            [self._described(x.name, x) for x in self.inputs],
-            [self._described(key, value) for key, value in outputs.items()],
-        )
-        return proto, [*reversed(constants)]
+            kept.append(helper.make_node("Identity", [value.name], [key], name=f"{name}/{key}"))
+        infos = [self._info(x.name, x) for x in inputs]
+        results = [self._info(key, x) for key, x in outputs.items()]
+        return helper.make_graph(kept, name, infos, results, initializers)
 
-    def _described(self, name: str, tensor: Tensor) -> Any:
+    def _info(self, name: str, value: Value) -> Any:
         from onnx import helper
 
         sizes = []
-        for size in tensor.shape:
-            sizes.append(size if is_number(size) else self.axes.get(str(size), str(size)))
-        kind = helper.np_dtype_to_tensor_dtype(tensor.dtype)
-        return helper.make_tensor_value_info(name, kind, sizes)
-
-    def names_read(self) -> set[str]:
-        """Returns the names of all tensors that nodes of this graph read."""
-        names = set()
-        for node in self._nodes:
-            names |= {x.name for x in node.inputs if isinstance(x, Tensor)}
-        return names
+        for size in value.shape:
+            sizes.append(int(size) if is_number(size) else self.axes.get(str(size), str(size)))
+        return helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(value.dtype), sizes
+        )
 
 
-@dataclasses.dataclass(frozen=True)
-class Body:
-    """The body of a loop, an attribute of a node: a graph that also reads tensors around it."""
+def _nodes_of(values: Iterable[Value]) -> list[Node]:
+    """Returns the nodes on which values depend, in the order in which they were added."""
+    found: dict[int, Node] = {}
+    waiting = [*values]
+    while waiting:
+        node = waiting.pop().node
+        if node is None or node.number in found:
+            continue
+        found[node.number] = node
+        waiting.extend(node.inputs)
+        for body in node.attributes.values():
+            if isinstance(body, Body):
+                waiting.extend(body.outputs)
+    return [found[number] for number in sorted(found)]
 
-    graph: Graph
-    outputs: Sequence[Tensor]
 
-    def proto(self, name: str) -> tuple[Any, list[str], set[str]]:
-        """Returns the graph, the initializers that it reads, and the names of other tensors."""
-        outputs = {f"{name}:{i}": x for i, x in enumerate(self.outputs)}
-        proto, constants = self.graph._proto(outputs, name)
-        read = self.graph.names_read() | {x.name for x in self.outputs}
-        return proto, constants, read
+def _depending_on(values: Sequence[Value], nodes: Sequence[Node]) -> list[Node]:
+    """Returns those of the nodes, which are in order, that depend on the values."""
+    reached = {*values}
+    found = []
+    for node in nodes:
+        if not reached.isdisjoint(node.inputs):
+            found.append(node)
+            reached.update(node.outputs)
+    return found
 
 
-class Constants:
-    """The arrays of a graph and of those inside of it, {name: array}."""
+def _give_names(nodes: Iterable[Node]) -> None:
+    """Names constants and outputs of nodes, each differently."""
+    taken: Counter[str] = Counter()
+    named: set[Value] = set()
 
-    def __init__(self, unique: Any):
-        self._unique = unique
-        self._small: dict[Any, str] = {}
-        self.arrays: dict[str, np.ndarray] = {}
-        # By ids of arrays, which are kept so that no other array gets the id.
-        self.named: dict[int, tuple[np.ndarray, str]] = {}
-        self.stored: dict[int, tuple[np.ndarray, str]] = {}
+    def unique(name: str) -> str:
+        number = taken[name]
+        taken[name] += 1
+        return unique(f"{name}_{number}") if number else name
 
-    def name(self, array: np.ndarray, name: str) -> np.ndarray:
-        """Returns `array`, whose initializer will have this name."""
-        self.named[id(array)] = (array, name)
-        return array
+    for node in nodes:
+        for value in dict.fromkeys(node.inputs):
+            if value.array is not None and value not in named:
+                value.name = unique(value.name or f"constant_{value.dtype}")
+                named.add(value)
+        label = unique(f"{node.scope}/{node.op}")
+        for index, value in enumerate(node.outputs):
+            value.name = f"{label}_{index}"
 
-    def store(self, array: np.ndarray) -> str:
-        """Returns the name of the initializer that holds an array."""
-        if id(array) in self.stored:
-            return self.stored[id(array)][1]
-        values = None
-        if array.nbytes < SMALL:
-            values = (array.dtype.str, array.shape, array.tobytes())
-        name = self._small.get(values)
-        if name is None or values is None:
-            _, wanted = self.named.get(id(array), (None, f"constant_{array.dtype}"))
-            name = self._unique(wanted)
-            self.arrays[name] = array
-            if values is not None:
-                self._small[values] = name
-        self.stored[id(array)] = (array, name)
-        return name
+
+def _stored(arrays: Mapping[str, np.ndarray], beside: Path) -> list[Any]:
+    """Returns the initializers of arrays, of which large ones are perhaps written to a file."""
+    import onnx
+
+    contiguous = {}
+    for name, array in arrays.items():
+        contiguous[name] = np.ascontiguousarray(array).reshape(array.shape)
+    if sum(array.nbytes for array in arrays.values()) <= MAX_BYTES:
+        return [onnx.numpy_helper.from_array(array, name) for name, array in contiguous.items()]
+    initializers = []
+    with beside.open("wb") as file:
+        for name, array in contiguous.items():
+            if array.nbytes < SMALL:
+                initializers.append(onnx.numpy_helper.from_array(array, name))
+                continue
+            file.write(bytes(-file.tell() % ALIGNMENT))
+            tensor = onnx.TensorProto(name=name, dims=array.shape)
+            tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            place = {"location": beside.name, "offset": file.tell(), "length": array.nbytes}
+            for key, value in place.items():
+                tensor.external_data.add(key=key, value=str(value))
+            file.write(array.data)
+            initializers.append(tensor)
+    return initializers
 
 
 class _Size:
@@ -336,77 +307,39 @@ class _Size:
         self.graph = graph
         self.value = value
 
-    def _compute(self, op: str, other: Any, *, swapped: bool = False) -> "_Size":
-        if isinstance(other, int):
-            other = _Size(self.graph, np.array([other], np.int64))
-        operands = [self.value, other.value]
-        if swapped:
-            operands.reverse()
-        return _Size(self.graph, self.graph.one(op, *operands, dtype=np.int64, shape=(1,)))
+    def _compute(self, op: str, *operands: Any) -> "_Size":
+        values = [x.value if isinstance(x, _Size) else self.graph.size(x) for x in operands]
+        return _Size(self.graph, self.graph.node(op, *values, Kind((1,), np.int64)))
 
     def __add__(self, other: Any) -> "_Size":
-        return self._compute("Add", other)
+        return self._compute("Add", self, other)
 
     def __sub__(self, other: Any) -> "_Size":
-        return self._compute("Sub", other)
+        return self._compute("Sub", self, other)
 
     def __rsub__(self, other: Any) -> "_Size":
-        return self._compute("Sub", other, swapped=True)
+        return self._compute("Sub", other, self)
 
     def __mul__(self, other: Any) -> "_Size":
-        return self._compute("Mul", other)
+        return self._compute("Mul", self, other)
 
     def __pow__(self, other: int) -> "_Size":
-        power = self
-        for _ in range(other - 1):
-            power = power * self
-        return power
+        return self._compute("Pow", self, other)
 
     def __neg__(self) -> "_Size":
-        return self * -1
+        return self._compute("Neg", self)
 
     __radd__ = __add__
     __rmul__ = __mul__
 
 
 def _function(op: str) -> Any:
-    """Returns a function of two sizes, which are not negative, that adds a node."""
-
-    def call(first: Any, second: Any) -> _Size:
-        if isinstance(first, int):
-            return second._compute(op, first, swapped=True)
-        return first._compute(op, second)
+    def call(*sizes: Any) -> _Size:
+        of_graph = next(x for x in sizes if isinstance(x, _Size))
+        return of_graph._compute(op, *sizes)
 
     return call
 
 
-# The functions in expressions of jax's symbolic dimensions.
-_FUNCTIONS = {
-    "floordiv": _function("Div"),
-    "mod": _function("Mod"),
-    "max": _function("Max"),
-    "min": _function("Min"),
-}
-
-
-def _contiguous(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(array.shape)  # which has 1 axis for 0 otherwise
-
-
-def _write_external(arrays: Mapping[str, np.ndarray], path: Path) -> list[Any]:
-    """Writes arrays to a file of external data; returns their initializers."""
-    import onnx
-
-    initializers = []
-    with path.open("wb") as file:
-        for name, array in arrays.items():
-            file.write(bytes(-file.tell() % ALIGNMENT))
-            tensor = onnx.TensorProto(name=name, dims=array.shape)
-            tensor.data_type = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-            tensor.data_location = onnx.TensorProto.EXTERNAL
-            place = {"location": path.name, "offset": file.tell(), "length": array.nbytes}
-            for key, value in place.items():
-                tensor.external_data.add(key=key, value=str(value))
-            file.write(_contiguous(array).data)
-            initializers.append(tensor)
-    return initializers
+# The functions in expressions of symbolic dimensions.
+_FUNCTIONS = {"max": _function("Max"), "mod": _function("Mod")}

@@ -1,18 +1,18 @@
 """The operators of ONNX for the primitives of jax, and the patterns that are simplified.
 
-Each function adds the nodes of one equation of a jaxpr: (to, equation, *inputs) -> output, or a
-list of outputs. `to` is the translator, and the inputs may be smaller than in the jaxpr, see
-`Translator.whole`.
+Each function of `OPERATORS` adds the nodes of one operation: (to, out, *inputs, **params) -> the
+output, or a list of outputs. `to` is the translator, `out` the shape and dtype of the (first)
+output, and `params` are those of the primitive.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from bertjax.inference.onnx_graph import Dimension, Shape, Tensor, Value, is_number
-from bertjax.inference.onnx_translation import Translator, same, scalar
+from bertjax.inference.onnx_graph import Dimension, Kind, Node, Value, is_number
+from bertjax.inference.onnx_translation import Translator, same
 
 Operator = Callable[..., Any]
 OPERATORS: dict[str, Operator] = {}
@@ -26,526 +26,325 @@ def _operator(*names: str) -> Callable[[Operator], Operator]:
     return register
 
 
-_ELEMENTWISE = {
-    "abs": "Abs",
-    "add": "Add",
-    "add_any": "Add",
-    "ceil": "Ceil",
-    "cos": "Cos",
-    "div": "Div",
-    "erf": "Erf",
-    "exp": "Exp",
-    "floor": "Floor",
-    "log": "Log",
-    "logistic": "Sigmoid",
-    "max": "Max",
-    "min": "Min",
-    "mul": "Mul",
-    "neg": "Neg",
-    "pow": "Pow",
-    "rem": "Mod",
-    "sign": "Sign",
-    "sin": "Sin",
-    "sqrt": "Sqrt",
-    "sub": "Sub",
-    "tanh": "Tanh",
-}
-_COMPARISONS = {
-    "eq": "Equal",
-    "ge": "GreaterOrEqual",
-    "gt": "Greater",
-    "le": "LessOrEqual",
-    "lt": "Less",
-}
-_LOGIC = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
+def _elementwise(op: str) -> Operator:
+    def add(to: Translator, out: Any, *inputs: Value, **params: Any) -> Value:
+        return to.elementwise(op, *inputs, dtype=out.dtype)
+
+    return add
 
 
-@_operator(*_ELEMENTWISE)
-def _elementwise(to: Translator, equation: Any, *inputs: Value) -> Value:
-    name = equation.primitive.name
-    attributes = {}
-    if name == "rem":
-        attributes["fmod"] = 1  # the sign is that of the first number
-    return to.elementwise(_ELEMENTWISE[name], *inputs, **attributes)
+_SAME = (
+    *("abs Abs", "add Add", "cos Cos", "div Div", "erf Erf", "exp Exp", "log Log", "max Max"),
+    *("logistic Sigmoid", "min Min", "mul Mul", "neg Neg", "sin Sin", "sqrt Sqrt", "sub Sub"),
+    *("eq Equal", "ge GreaterOrEqual", "gt Greater", "le LessOrEqual", "lt Less", "tanh Tanh"),
+    *("and And", "or Or", "not Not"),  # of truth values
+)
+for _names in _SAME:
+    _primitive, _op = _names.split()
+    OPERATORS[_primitive] = _elementwise(_op)
 
 
-@_operator(*_COMPARISONS, "ne")
-def _comparison(to: Translator, equation: Any, first: Value, second: Value) -> Value:
-    name = equation.primitive.name
-    if name == "ne":
-        if first.dtype == bool:
-            return to.elementwise("Xor", first, second)
-        return to.elementwise("Not", to.elementwise("Equal", first, second, dtype=bool))
-    return to.elementwise(_COMPARISONS[name], first, second, dtype=bool)
+def _number(value: Any, like: Value) -> np.ndarray:
+    return np.asarray(value, like.dtype)
 
 
-@_operator(*_LOGIC)
-def _logic(to: Translator, equation: Any, *inputs: Value) -> Value:
-    if inputs[0].dtype != bool:
-        raise NotImplementedError(f"{equation} has numbers, and ONNX's has truth values.")
-    return to.elementwise(_LOGIC[equation.primitive.name], *inputs)
+@_operator("ne")
+def _ne(to: Translator, out: Any, first: Value, second: Value) -> Value:
+    return to.elementwise("Not", to.elementwise("Equal", first, second, dtype=bool))
 
 
 @_operator("square")
-def _square(to: Translator, equation: Any, x: Value) -> Value:
+def _square(to: Translator, out: Any, x: Value) -> Value:
     return to.elementwise("Mul", x, x)
 
 
 @_operator("integer_pow")
-def _integer_pow(to: Translator, equation: Any, x: Value) -> Value:
-    return to.elementwise("Pow", x, scalar(equation.params["y"], x))
-
-
-@_operator("rsqrt")
-def _rsqrt(to: Translator, equation: Any, x: Value) -> Value:
-    return to.elementwise("Reciprocal", to.elementwise("Sqrt", x))
+def _integer_pow(to: Translator, out: Any, x: Value, *, y: int) -> Value:
+    return to.elementwise("Pow", x, _number(y, x))
 
 
 @_operator("log1p")
-def _log1p(to: Translator, equation: Any, x: Value) -> Value:
-    return to.elementwise("Log", to.elementwise("Add", x, scalar(1, x)))
+def _log1p(to: Translator, out: Any, x: Value, **params: Any) -> Value:
+    return to.elementwise("Log", to.elementwise("Add", x, _number(1, x)))
 
 
 @_operator("expm1")
-def _expm1(to: Translator, equation: Any, x: Value) -> Value:
-    return to.elementwise("Sub", to.elementwise("Exp", x), scalar(1, x))
+def _expm1(to: Translator, out: Any, x: Value, **params: Any) -> Value:
+    return to.elementwise("Sub", to.elementwise("Exp", x), _number(1, x))
 
 
 @_operator("erfc")
-def _erfc(to: Translator, equation: Any, x: Value) -> Value:
-    return to.elementwise("Sub", scalar(1, x), to.elementwise("Erf", x))
-
-
-@_operator("clamp")
-def _clamp(to: Translator, equation: Any, low: Value, x: Value, high: Value) -> Value:
-    return to.elementwise("Min", to.elementwise("Max", x, low), high)
-
-
-@_operator("is_finite")
-def _is_finite(to: Translator, equation: Any, x: Value) -> Value:
-    largest = scalar(np.finfo(x.dtype).max, x)  # type: ignore[arg-type]
-    return to.elementwise("LessOrEqual", to.elementwise("Abs", x), largest, dtype=bool)
+def _erfc(to: Translator, out: Any, x: Value) -> Value:
+    return to.elementwise("Sub", _number(1, x), to.elementwise("Erf", x))
 
 
 @_operator("select_n")
-def _select(to: Translator, equation: Any, which: Value, *cases: Value) -> Value:
-    if which.dtype != bool:
-        raise NotImplementedError("select_n by numbers has no translation.")
-    no, yes = cases
-    if no.dtype == bool:  # ONNX Runtime lacks Where of truth values
-        chosen = to.elementwise("And", which, yes)
-        other = to.elementwise("And", to.elementwise("Not", which), no)
-        return to.elementwise("Or", chosen, other)
-    return to.elementwise("Where", which, yes, no, dtype=no.dtype)
+def _select(to: Translator, out: Any, which: Value, no: Value, yes: Value) -> Value:
+    return to.elementwise("Where", which, yes, no, dtype=out.dtype)
 
 
 @_operator("convert_element_type")
-def _convert(to: Translator, equation: Any, x: Value) -> Value:
-    return to.cast(x, equation.params["new_dtype"])
+def _convert(to: Translator, out: Any, x: Value, **params: Any) -> Value:
+    return to.cast(x, out.dtype)
 
 
-@_operator("reshape")
-def _reshape(to: Translator, equation: Any, x: Value) -> Value:
-    if equation.params["dimensions"] is not None:
-        raise NotImplementedError("reshape with another order of axes has no translation.")
-    new = equation.params["new_sizes"]
-    old = equation.invars[0].aval.shape
-    if [n for n in new if not same(n, 1)] == [n for n in old if not same(n, 1)] and x.shape != old:
-        # It adds or removes axes of size 1 of what may be broadcast.
-        sizes = iter([have for have, n in zip(x.shape, old, strict=True) if not same(n, 1)])
-        return to.reshape(x, tuple(1 if same(n, 1) else next(sizes) for n in new))
-    return to.reshape(to.whole(x, equation.invars[0].aval), new)
-
-
-@_operator("squeeze")
-def _squeeze(to: Translator, equation: Any, x: Value) -> Value:
-    axes = [axis % len(x.shape) for axis in equation.params["dimensions"]]
-    return to.reshape(x, tuple(n for axis, n in enumerate(x.shape) if axis not in axes))
-
-
-@_operator("expand_dims")
-def _expand_dims(to: Translator, equation: Any, x: Value) -> Value:
-    shape = [*x.shape]
-    for axis in equation.params["dimensions"]:
-        shape.insert(axis, 1)
-    return to.reshape(x, tuple(shape))
+@_operator("reshape", "squeeze")
+def _reshape(to: Translator, out: Any, x: Value, **params: Any) -> Value:
+    return to.reshape(x, out.shape)
 
 
 @_operator("broadcast_in_dim")
-def _broadcast(to: Translator, equation: Any, x: Value, *sizes: Value) -> Value:
-    shape: list[Dimension] = [1] * len(equation.params["shape"])
-    for size, axis in zip(x.shape, equation.params["broadcast_dimensions"], strict=True):
+def _broadcast(
+    to: Translator, out: Any, x: Value, *, broadcast_dimensions: Sequence[int], **params: Any
+) -> Value:
+    shape: list[Dimension] = [1] * len(out.shape)
+    for size, axis in zip(x.shape, broadcast_dimensions, strict=True):
         shape[axis] = size
-    return to.reshape(x, tuple(shape))
+    return to.expand(to.narrow(to.reshape(x, shape)), out.shape)
 
 
 @_operator("transpose")
-def _transpose(to: Translator, equation: Any, x: Value) -> Value:
-    return to.transpose(x, equation.params["permutation"])
+def _transpose(to: Translator, out: Any, x: Value, *, permutation: Sequence[int]) -> Value:
+    return to.transpose(x, permutation)
 
 
 @_operator("concatenate")
-def _concatenate(to: Translator, equation: Any, *parts: Value) -> Value:
-    whole = [to.whole(x, of.aval) for x, of in zip(parts, equation.invars, strict=True)]
-    shape = equation.outvars[0].aval.shape
-    return to.concatenate(whole, equation.params["dimension"], shape)
+def _concatenate(to: Translator, out: Any, *parts: Value, dimension: int) -> Value:
+    return to.concatenate(parts, dimension, out.shape)
 
 
 @_operator("stack")
-def _stack(to: Translator, equation: Any, *parts: Value) -> Value:
-    axis = equation.params["axis"]
-    shape = equation.outvars[0].aval.shape
-    rows = []
-    for part, variable in zip(parts, equation.invars, strict=True):
-        whole = to.whole(part, variable.aval)
-        rows.append(to.reshape(whole, (*shape[:axis], 1, *shape[axis + 1 :])))
-    return to.concatenate(rows, axis, shape)
-
-
-@_operator("unstack")
-def _unstack(to: Translator, equation: Any, x: Value) -> list[Value]:
-    axis = equation.params["axis"]
-    x = to.whole(x, equation.invars[0].aval)
-    parts = []
-    for index, variable in enumerate(equation.outvars):
-        starts: list[Dimension] = [0] * len(x.shape)
-        limits = [*x.shape]
-        starts[axis], limits[axis] = index, index + 1
-        part = to.slice(x, tuple(starts), tuple(limits))
-        parts.append(to.reshape(part, variable.aval.shape))
-    return parts
+def _stack(to: Translator, out: Any, *parts: Value, axis: int) -> Value:
+    shape = (*out.shape[:axis], 1, *out.shape[axis + 1 :])
+    return to.concatenate([to.reshape(part, shape) for part in parts], axis, out.shape)
 
 
 @_operator("slice")
-def _slice(to: Translator, equation: Any, x: Value) -> Value:
-    params = equation.params
-    x = to.whole(x, equation.invars[0].aval)
+def _slice(to: Translator, out: Any, x: Value, **params: Any) -> Value:
     return to.slice(x, params["start_indices"], params["limit_indices"], params["strides"])
 
 
 @_operator("split")
-def _split(to: Translator, equation: Any, x: Value) -> list[Value]:
-    x = to.whole(x, equation.invars[0].aval)
-    axis = equation.params["axis"]
+def _split(to: Translator, out: Any, x: Value, *, sizes: Sequence[int], axis: int) -> list[Value]:
     parts = []
     start = 0
-    for size in equation.params["sizes"]:
-        starts: list[Dimension] = [0] * len(x.shape)
-        limits = [*x.shape]
-        starts[axis], limits[axis] = start, start + size
-        parts.append(to.slice(x, tuple(starts), tuple(limits)))
+    for size in sizes:
+        parts.append(to.part(x, axis, start, start + size))
         start += size
     return parts
 
 
 @_operator("rev")
-def _rev(to: Translator, equation: Any, x: Value) -> Value:
-    axes = equation.params["dimensions"]
-    x = to.whole(x, equation.invars[0].aval)
-    last = np.full(len(axes), -1, np.int64)
-    before = np.full(len(axes), np.iinfo(np.int64).min, np.int64)
-    where = np.array(axes, np.int64)
-    return to.add("Slice", x, last, before, where, last, dtype=x.dtype, shape=x.shape)
+def _rev(to: Translator, out: Any, x: Value, *, dimensions: Sequence[int]) -> Value:
+    last = np.full(len(dimensions), -1)
+    before = np.full(len(dimensions), np.iinfo(np.int64).min)
+    return to.node("Slice", x, last, before, np.array(dimensions), last, out)
 
 
 @_operator("pad")
-def _pad(to: Translator, equation: Any, x: Value, fill: Value) -> Value:
-    x = to.whole(x, equation.invars[0].aval)
-    config = equation.params["padding_config"]
-    if any(inside for *_, inside in config):
-        raise NotImplementedError("pad between elements has no translation.")
-    pads = [before for before, *_ in config] + [after for _, after, _ in config]
-    shape = equation.outvars[0].aval.shape
-    return to.add("Pad", x, to.graph.sizes(pads), fill, dtype=x.dtype, shape=shape)
+def _pad(to: Translator, out: Any, x: Value, fill: Value, *, padding_config: Any) -> Value:
+    pads = [before for before, *_ in padding_config] + [after for _, after, _ in padding_config]
+    return to.node("Pad", x, to.graph.sizes(pads), fill, out)
 
 
 @_operator("iota")
-def _iota(to: Translator, equation: Any) -> Value:
-    params = equation.params
-    axis = params["dimension"]
-    size = params["shape"][axis]
+def _iota(to: Translator, out: Any, *, dimension: int, **params: Any) -> Value:
+    size = out.shape[dimension]
     end = to.reshape(to.graph.size(size), ())
-    zero, one = np.array(0), np.array(1)
-    places = to.add("Range", zero, end, one, dtype=np.int64, shape=(size,))
-    shape: list[Dimension] = [1] * len(params["shape"])
-    shape[axis] = size
-    return to.reshape(to.cast(places, params["dtype"]), tuple(shape))
+    places = to.node("Range", np.array(0), end, np.array(1), Kind((size,), np.int64))
+    shape: list[Dimension] = [1] * len(out.shape)
+    shape[dimension] = size
+    return to.expand(to.reshape(to.cast(places, out.dtype), shape), out.shape)
 
 
 @_operator("dim_as_value")
-def _dim_as_value(to: Translator, equation: Any) -> Value:
-    size = to.graph.size(equation.params["dim"])
-    return to.cast(to.reshape(size, ()), equation.outvars[0].aval.dtype)
+def _dim_as_value(to: Translator, out: Any, *, dim: Dimension) -> Value:
+    return to.cast(to.reshape(to.graph.size(dim), ()), out.dtype)
 
 
-_REDUCTIONS = {
-    "reduce_max": "ReduceMax",
-    "reduce_min": "ReduceMin",
-    "reduce_sum": "ReduceSum",
-    "reduce_prod": "ReduceProd",
-    "reduce_or": "ReduceMax",
-    "reduce_and": "ReduceMin",
-}
+def _reduction(op: str) -> Operator:
+    def add(to: Translator, out: Any, x: Value, *, axes: Sequence[int], **params: Any) -> Value:
+        numbers = to.cast(x, np.int32) if x.dtype == bool else x
+        kind = Kind(out.shape, numbers.dtype)
+        return to.cast(to.node(op, numbers, np.array(axes), kind, keepdims=0), out.dtype)
+
+    return add
 
 
-@_operator(*_REDUCTIONS)
-def _reduce(to: Translator, equation: Any, x: Value) -> Value:
-    x = to.whole(x, equation.invars[0].aval)
-    numbers = to.cast(x, np.int32) if x.dtype == bool else x
-    reduced = to.add(
-        _REDUCTIONS[equation.primitive.name],
-        numbers,
-        np.array(equation.params["axes"], np.int64),
-        dtype=numbers.dtype,
-        shape=equation.outvars[0].aval.shape,
-        keepdims=0,
-    )
-    return to.cast(reduced, x.dtype)
-
-
-@_operator("argmax", "argmin")
-def _argmax(to: Translator, equation: Any, x: Value) -> Value:
-    x = to.whole(x, equation.invars[0].aval)
-    if x.dtype == bool:
-        x = to.cast(x, np.int32)
-    (axis,) = equation.params["axes"]
-    op = {"argmax": "ArgMax", "argmin": "ArgMin"}[equation.primitive.name]
-    shape = equation.outvars[0].aval.shape
-    place = to.add(op, x, dtype=np.int64, shape=shape, axis=axis, keepdims=0)
-    return to.cast(place, equation.params["index_dtype"])
+for _primitive, _op in (("max", "Max"), ("sum", "Sum"), ("or", "Max")):
+    OPERATORS[f"reduce_{_primitive}"] = _reduction(f"Reduce{_op}")
 
 
 @_operator("cumsum")
-def _cumsum(to: Translator, equation: Any, x: Value) -> Value:
-    x = to.whole(x, equation.invars[0].aval)
-    axis = np.array(equation.params["axis"])
-    reverse = int(equation.params["reverse"])
-    return to.add("CumSum", x, axis, dtype=x.dtype, shape=x.shape, reverse=reverse)
+def _cumsum(to: Translator, out: Any, x: Value, *, axis: int, reverse: bool) -> Value:
+    return to.node("CumSum", x, np.array(axis), out, reverse=int(reverse))
 
 
 @_operator("dot_general")
-def _dot(to: Translator, equation: Any, lhs: Value, rhs: Value) -> Value:
+def _dot(to: Translator, out: Any, lhs: Value, rhs: Value, **params: Any) -> Value:
     """MatMul of lhs [*batch, *rows, *K] and rhs [*batch, *K, *columns], in this order of axes."""
-    (of_lhs, of_rhs), (lhs_batch, rhs_batch) = equation.params["dimension_numbers"]
-    lhs = to.whole(lhs, equation.invars[0].aval)
-    rhs = to.whole(rhs, equation.invars[1].aval)
+    (of_lhs, of_rhs), (lhs_batch, rhs_batch) = params["dimension_numbers"]
     rows = [axis for axis in range(len(lhs.shape)) if axis not in (*of_lhs, *lhs_batch)]
     columns = [axis for axis in range(len(rhs.shape)) if axis not in (*of_rhs, *rhs_batch)]
     lhs = to.transpose(lhs, [*lhs_batch, *rows, *of_lhs])
     rhs = to.transpose(rhs, [*rhs_batch, *of_rhs, *columns])
-    batch = len(lhs_batch)
-    row_sizes = lhs.shape[batch : batch + len(rows)]
-    column_sizes = rhs.shape[batch + len(of_rhs) :]
-    shared = rhs.shape[:batch]
-    depth = math.prod(rhs.shape[batch : batch + len(of_rhs)])
-    if batch or not rows:
-        matrix_rows: Shape = (math.prod(row_sizes),)
-    else:
-        matrix_rows = row_sizes  # MatMul takes any number of axes before the last
-    left = to.reshape(lhs, (*lhs.shape[:batch], *matrix_rows, depth))
-    right = to.reshape(rhs, (*shared, depth, math.prod(column_sizes)))
-    product = to.add(
-        "MatMul",
-        left,
-        right,
-        dtype=lhs.dtype,
-        shape=(*lhs.shape[:batch], *matrix_rows, math.prod(column_sizes)),
-    )
-    result = to.reshape(product, (*lhs.shape[:batch], *row_sizes, *column_sizes))
-    return to.cast(result, equation.outvars[0].aval.dtype)
+    batch = lhs.shape[: len(lhs_batch)]
+    row_sizes = lhs.shape[len(batch) : len(batch) + len(rows)]
+    if batch or not rows:  # else MatMul takes any number of axes before the last
+        row_sizes = (math.prod(row_sizes),)
+    depth = math.prod(lhs.shape[len(batch) + len(rows) :])
+    width = math.prod(rhs.shape[len(batch) + len(of_rhs) :])
+    left = to.reshape(lhs, (*batch, *row_sizes, depth))
+    right = to.reshape(rhs, (*batch, depth, width))
+    product = to.node("MatMul", left, right, Kind((*batch, *row_sizes, width), lhs.dtype))
+    return to.cast(to.reshape(product, out.shape), out.dtype)
 
 
 @_operator("gather")
-def _gather(to: Translator, equation: Any, x: Value, places: Value) -> Value:
-    """Gather for vectors of a table, else GatherND behind a transpose to its order of axes."""
-    numbers = equation.params["dimension_numbers"]
-    sizes = equation.params["slice_sizes"]
-    x = to.whole(x, equation.invars[0].aval)
-    shape = equation.outvars[0].aval.shape
-    indexed = [*numbers.start_index_map]
-    batch = [*numbers.operand_batching_dims]
-    others = [axis for axis in range(len(x.shape)) if axis not in (*indexed, *batch)]
-    if not numbers.collapsed_slice_dims and not batch and len(places.shape) == 1:
-        return _slice_at(to, equation, x, places)
-    taken = {*numbers.collapsed_slice_dims} == {*indexed}
-    if not taken or not all(same(sizes[axis], x.shape[axis]) for axis in others):
-        raise NotImplementedError(f"gather of slices {sizes} has no translation.")
-    if len(indexed) == 1 and not batch:
-        (axis,) = indexed
-        places = to.reshape(places, places.shape[:-1])
-        lead = len(places.shape)
-        whole = (*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
-        found = to.add("Gather", x, _plain(to, places), dtype=x.dtype, shape=whole, axis=axis)
-        first = axis
-    else:
-        where = equation.invars[1].aval
-        places = to.cast(to.whole(_plain(to, places), where), np.int64)
-        lead = len(places.shape) - 1
-        of_batch = [*numbers.start_indices_batching_dims]
-        if of_batch != [*range(len(batch))]:
-            raise NotImplementedError("gather with another order of batches has no translation.")
-        turned = to.transpose(x, [*batch, *indexed, *others])
-        whole = (*places.shape[:-1], *(x.shape[axis] for axis in others))
-        found = to.add(
-            "GatherND", turned, places, dtype=x.dtype, shape=whole, batch_dims=len(batch)
+def _gather(to: Translator, out: Any, x: Value, places: Value, **params: Any) -> Value:
+    """Gather for vectors of a table, GatherND for those of each row, Slice for one slice."""
+    numbers = params["dimension_numbers"]
+    indexed = numbers.start_index_map
+    batch = len(numbers.operand_batching_dims)
+    sizes = params["slice_sizes"]
+    if not numbers.collapsed_slice_dims and not batch:
+        starts = to.cast(places, np.int64)
+        of_axes = to.graph.sizes([sizes[axis] for axis in indexed])
+        return to.node(
+            "Slice", x, starts, to.elementwise("Add", starts, of_axes), np.array(indexed), out
         )
-        first = 0
-    # The axes of the places come in front, or where the axis was; `offset_dims` are the others.
-    offsets = [axis for axis in range(len(whole)) if not first <= axis < first + lead]
+    others = [axis for axis in range(len(x.shape)) if axis >= batch and axis not in indexed]
+    is_known = numbers.operand_batching_dims == numbers.start_indices_batching_dims
+    is_known &= numbers.operand_batching_dims == tuple(range(batch))
+    if not is_known or not all(same(sizes[axis], x.shape[axis]) for axis in others):
+        raise NotImplementedError(f"gather of slices {sizes} with {numbers} has no translation.")
+    places = _plain(to, places)
+    lead = places.shape[:-1]
+    first = 0
+    if len(indexed) == 1 and not batch:
+        first = indexed[0]
+        at = to.narrow(to.reshape(places, lead))
+        shape = (*x.shape[:first], *at.shape, *x.shape[first + 1 :])
+        found = to.node("Gather", x, at, Kind(shape, x.dtype), axis=first)
+    else:
+        turned = to.transpose(x, [*range(batch), *indexed, *others])
+        shape = (*lead, *(x.shape[axis] for axis in others))
+        at = to.cast(places, np.int64)
+        found = to.node("GatherND", turned, at, Kind(shape, x.dtype), batch_dims=batch)
+    # The axes of the places stand at `first`; in the output, `offset_dims` are the other axes.
+    of_places = iter(range(first, first + len(lead)))
+    of_others = iter([*range(first), *range(first + len(lead), len(shape))])
     order = []
-    of_places = iter(range(first, first + lead))
-    of_offsets = iter(offsets)
     for axis in range(len(shape)):
-        order.append(next(of_offsets if axis in numbers.offset_dims else of_places))
-    return to.transpose(found, order)
-
-
-@_operator("scatter-add")
-def _scatter_add(to: Translator, equation: Any, x: Value, places: Value, by: Value) -> Value:
-    """Adds numbers to x [B, N] at places [B, L, 1] of each row, as sums over segments do."""
-    numbers = equation.params["dimension_numbers"]
-    is_by_row = numbers.operand_batching_dims == (0,) == numbers.scatter_indices_batching_dims
-    if not is_by_row or numbers.update_window_dims or len(equation.outvars[0].aval.shape) != 2:
-        raise NotImplementedError(f"scatter-add with {numbers} has no translation.")
-    x, places, by = map(to.whole, (x, places, by), (var.aval for var in equation.invars))
-    at = to.cast(to.reshape(places, places.shape[:-1]), np.int64)
-    return to.add(
-        "ScatterElements", x, at, by, dtype=x.dtype, shape=x.shape, axis=1, reduction="add"
-    )
-
-
-def _slice_at(to: Translator, equation: Any, x: Value, places: Value) -> Value:
-    """Returns the slice of x that begins at `places`, which is known to lie in x."""
-    axes = equation.params["dimension_numbers"].start_index_map
-    sizes = to.graph.sizes([equation.params["slice_sizes"][axis] for axis in axes])
-    starts = to.cast(places, np.int64)
-    ends = to.elementwise("Add", starts, sizes)
-    shape = equation.outvars[0].aval.shape
-    return to.add("Slice", x, starts, ends, np.array(axes), dtype=x.dtype, shape=shape)
+        order.append(next(of_others if axis in numbers.offset_dims else of_places))
+    return to.expand(to.transpose(found, order), out.shape)
 
 
 def _plain(to: Translator, places: Value) -> Value:
-    """Returns places without jax handling negative ones, which ONNX counts from the end, too."""
-    node = to.graph.producer(places, "Reshape")
+    """Returns places before jax's handling of negative ones, which ONNX counts from the end."""
+    node = to.producer(places, "Reshape", "Expand")
     if node is not None:
-        inner = _plain(to, node.inputs[0])
-        return places if inner is node.inputs[0] else to.reshape(inner, places.shape)
-    node = to.graph.producer(places, "Where")
-    if node is not None:
-        is_negative, _, plain = node.inputs
-        compared = to.graph.producer(is_negative, "Less")
-        if compared is not None and compared.inputs[0] is plain:
-            return plain
+        plain = _plain(to, node.inputs[0])
+        if node.op == "Expand":
+            return to.expand(plain, places.shape)
+        return to.reshape(plain, places.shape)
+    node = to.producer(places, "Where")
+    if node is not None and to.producer(node.inputs[0], "Less"):
+        return node.inputs[2]
     return places
 
 
+@_operator("scatter-add")
+def _scatter_add(to: Translator, out: Any, x: Value, places: Value, by: Value, **params: Any):
+    """Adds numbers to x [B, N] at places [B, L, 1] of each row, as sums over segments do."""
+    numbers = params["dimension_numbers"]
+    if numbers.operand_batching_dims != (0,) or numbers.update_window_dims or len(x.shape) != 2:
+        raise NotImplementedError(f"scatter-add with {numbers} has no translation.")
+    at = to.cast(to.reshape(places, places.shape[:-1]), np.int64)
+    return to.node("ScatterElements", x, at, by, out, axis=1, reduction="add")
+
+
 @_operator("normalization")
-def _normalization(to: Translator, equation: Any, x: Value, *parameters: Value) -> Value:
-    epsilon = equation.params["epsilon"]
-    if equation.params["kind"] == "layer_norm":
-        return to.add(
-            "LayerNormalization",
-            x,
-            *parameters,
-            dtype=x.dtype,
-            shape=x.shape,
-            axis=-1,
-            epsilon=epsilon,
-        )
-    # In this form, ONNX Runtime joins them to one operator.
-    (scale,) = parameters
-    squares = to.elementwise("Pow", x, scalar(2, x))
-    mean = to.add(
-        "ReduceMean",
-        squares,
-        np.array([-1]),
-        dtype=x.dtype,
-        shape=(*x.shape[:-1], 1),
-        keepdims=1,
-    )
-    root = to.elementwise("Sqrt", to.elementwise("Add", mean, scalar(epsilon, x)))
-    return to.elementwise("Mul", to.elementwise("Div", x, root), scale)
+def _normalization(
+    to: Translator, out: Any, x: Value, *parameters: Value, epsilon: float, kind: str
+) -> Value:
+    if kind == "layer_norm":
+        return to.node("LayerNormalization", x, *parameters, out, axis=-1, epsilon=epsilon)
+    # In this form, ONNX Runtime joins the operators to one.
+    squares = to.elementwise("Pow", x, _number(2, x))
+    of_mean = Kind((*out.shape[:-1], 1), x.dtype)
+    mean = to.node("ReduceMean", squares, np.array([-1]), of_mean, keepdims=1)
+    root = to.elementwise("Sqrt", to.elementwise("Add", mean, _number(epsilon, x)))
+    return to.elementwise("Mul", to.elementwise("Div", x, root), parameters[0])
 
 
 # Patterns of several operators for which ONNX has one: (to, output of the last node) -> what
 # replaces it, or None if it is no such pattern.
 
 
-def _as_gelu(to: Translator, product: Tensor) -> Value | None:
+def _as_gelu(to: Translator, product: Value) -> Value | None:
     """x / 2 * (1 + erf(x / sqrt(2))) is Gelu(x)."""
-    node = to.graph.producer(product, "Mul")
-    for half, rest in (node.inputs, node.inputs[::-1]) if node else ():
-        halved = to.graph.producer(half, "Mul")
-        added = to.graph.producer(rest, "Add")
-        if halved is None or added is None or to.opset < 20:
-            continue
-        x = _other(halved, 0.5)
-        curve = _other(added, 1.0)
-        erf = to.graph.producer(curve, "Erf") if curve is not None else None
-        scaled = to.graph.producer(erf.inputs[0], "Mul") if erf else None
-        if scaled is not None and x is not None and _other(scaled, 0.5**0.5) is x:
-            return to.graph.one("Gelu", x, dtype=x.dtype, shape=x.shape)
-    return None
+    halved, added = [to.producer(x, "Mul", "Add") for x in product.node.inputs]  # type: ignore[union-attr]
+    x = _other(halved, "Mul", 0.5)
+    erf = to.producer(_other(added, "Add", 1.0), "Erf")
+    if x is None or erf is None or to.opset < 20:
+        return None
+    if _other(to.producer(erf.inputs[0], "Mul"), "Mul", 0.5**0.5) is not x:
+        return None
+    return to.graph.node("Gelu", x, x)
 
 
-def _other(node: Any, number: float) -> Value | None:
-    """Returns the input of a node with two inputs besides one that is `number`; None: none is."""
+def _other(node: Node | None, op: str, number: float) -> Value | None:
+    """Returns the input of a node besides one that is a number; None: it is another node."""
+    if node is None or node.op != op:
+        return None
     for value, other in (node.inputs, node.inputs[::-1]):
-        if isinstance(value, np.ndarray) and value.size == 1:
-            if math.isclose(float(value.item()), number, rel_tol=1e-3):
+        if value.array is not None and value.array.size == 1:
+            if math.isclose(value.array.item(), number, rel_tol=1e-3):
                 return other
     return None
 
 
-def _as_softmax(to: Translator, quotient: Tensor) -> Value | None:
+def _as_softmax(to: Translator, quotient: Value) -> Value | None:
     """exp(x - c) / sum of exp(x - c) is Softmax(x), for c that is the same along the axis."""
-    node = to.graph.producer(quotient, "Div")
-    assert node is not None
-    exponential = to.graph.producer(node.inputs[0], "Exp")
-    total = node.inputs[1]
-    while reshaped := to.graph.producer(total, "Reshape"):
+    powers, total = quotient.node.inputs  # type: ignore[union-attr]
+    while reshaped := to.producer(total, "Reshape"):
         total = reshaped.inputs[0]
-    summed = to.graph.producer(total, "ReduceSum")
-    if exponential is None or summed is None or summed.inputs[0] is not node.inputs[0]:
+    summed = to.producer(total, "ReduceSum")
+    exponential = to.producer(powers, "Exp")
+    shifted = to.producer(exponential.inputs[0], "Sub") if exponential else None
+    if summed is None or shifted is None or summed.inputs[0] is not powers:
         return None
-    shifted = to.graph.producer(exponential.inputs[0], "Sub")
-    axes = summed.inputs[1]
-    if shifted is None or not isinstance(axes, np.ndarray) or axes.size != 1:
-        return None
-    axis = int(axes.item())
     x, shift = shifted.inputs
-    if not same(shift.shape[axis], 1):
+    axes = summed.inputs[1].array
+    if axes is None or axes.size != 1 or not same(shift.shape[axes.item()], 1):
         return None
     x = _with_bias(to, x)
-    return to.graph.one("Softmax", x, dtype=x.dtype, shape=x.shape, axis=axis)
+    return to.graph.node("Softmax", x, x, axis=axes.item())
 
 
-def _with_bias(to: Translator, x: Value) -> Value:
+def _with_bias(to: Translator, scores: Value) -> Value:
     """Adds 0 or the lowest number to scores in place of a choice: a mask serves all layers so."""
-    node = to.graph.producer(x, "Where")
+    node = to.producer(scores, "Where")
     if node is None:
-        return x
-    mask, scores, lowest = node.inputs
-    is_lowest = isinstance(lowest, np.ndarray) and lowest.size == 1
-    if not is_lowest or lowest.item() != np.finfo(lowest.dtype).min:  # type: ignore[union-attr]
-        return x
-    bias = to.elementwise("Where", mask, scalar(0, scores), lowest, dtype=scores.dtype)
-    return to.elementwise("Add", scores, bias)
+        return scores
+    mask, plain, lowest = node.inputs
+    if lowest.array is None or lowest.array.size > 1 or lowest.array.item() > -1e38:
+        return scores
+    bias = to.elementwise("Where", mask, _number(0, plain), lowest, dtype=plain.dtype)
+    return to.elementwise("Add", plain, bias)
 
 
-def _as_part(to: Translator, part: Tensor) -> Value | None:
+def _as_part(to: Translator, part: Value) -> Value | None:
     """A slice of joined values that is one of them is this value."""
-    node = to.graph.producer(part, "Slice")
-    assert node is not None
-    joined = to.graph.producer(node.inputs[0], "Concat")
-    bounds = node.inputs[1:]
-    if joined is None or not all(isinstance(x, np.ndarray) and x.size == 1 for x in bounds):
+    whole, *bounds = part.node.inputs  # type: ignore[union-attr]
+    joined = to.producer(whole, "Concat")
+    arrays = [value.array for value in bounds]
+    if joined is None or not all(x is not None and x.size == 1 for x in arrays):
         return None
-    start, limit, axis, step = (int(x.item()) for x in bounds)  # type: ignore[union-attr]
+    start, limit, axis, _ = [int(x.item()) for x in arrays]  # type: ignore[union-attr]
     first = 0
-    if axis != joined.attributes["axis"] or step != 1:
-        return None
-    for value in joined.inputs:
+    for value in joined.inputs if axis == joined.attributes["axis"] else ():
         size = value.shape[axis]
         if not is_number(size):
             return None
@@ -555,7 +354,7 @@ def _as_part(to: Translator, part: Tensor) -> Value | None:
     return None
 
 
-SIMPLIFICATIONS: dict[str, Callable[[Translator, Tensor], Value | None]] = {
+SIMPLIFICATIONS: dict[str, Callable[[Translator, Value], Value | None]] = {
     "Mul": _as_gelu,
     "Div": _as_softmax,
     "Slice": _as_part,

@@ -1,8 +1,8 @@
 """Translates a traced function of jax, a jaxpr, to nodes of an ONNX graph.
 
 What depends on constants alone is computed here, and loops over stacked parameters are written out.
-An array that is a broadcast of a smaller one stays small, because operators of ONNX broadcast their
-inputs: `Translator.whole` makes it as large as in the jaxpr.
+Operators of ONNX broadcast their inputs. So a broadcast is an Expand that they look through, and it
+is only left in the graph where another operator needs the whole array.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.extend import core
 
-from bertjax.inference.onnx_graph import Body, Dimension, Graph, Shape, Tensor, Value, is_number
+from bertjax.inference.onnx_graph import Body, Dimension, Graph, Kind, Node, Shape, Value, is_number
 
 # What stands in a jaxpr for a LayerNorm or RMSNorm, see `normalized`.
 normalization = core.Primitive("normalization")
@@ -31,14 +31,18 @@ def normalized(
     return normalization.bind(x, *parameters, epsilon=epsilon, kind=kind)
 
 
+# Operations that change no values.
+_UNCHANGED = ("copy", "name", "optimization_barrier", "stop_gradient", "layout_constraint")
+
+
 class Translator:
     """Adds the operations of jaxprs to a graph.
 
     Args:
         graph: the graph.
         opset: the version of ONNX's operators.
-        operators: {primitive of jax: function (translator, equation, *inputs) -> output or list of
-            outputs}, which adds the nodes of an operation.
+        operators: {primitive of jax: function that adds the nodes of an operation}, see
+            `onnx_operators`.
         simplifications: {operator: function (translator, output) -> what replaces it, or None}.
     """
 
@@ -53,36 +57,37 @@ class Translator:
         self.opset = opset
         self._operators = operators
         self._simplifications = simplifications
-        self._computed: dict[Any, list[Any]] = {}
+        self._folded: dict[Any, Any] = {}
 
     def outputs(self, jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Value]) -> list[Value]:
-        """Adds the operations of a jaxpr; returns the values of its outputs.
-
-        Its outputs may be smaller than in the jaxpr, if they are broadcasts, see `whole`.
-        """
+        """Adds the operations of a jaxpr; returns the values of its outputs."""
         values: dict[Any, Value] = {}
-        values.update(zip(jaxpr.constvars, map(np.asarray, constants), strict=True))
+        values.update(zip(jaxpr.constvars, map(self.graph.constant, constants), strict=True))
         values.update(zip(jaxpr.invars, inputs, strict=True))
 
         def read(variable: Any) -> Value:
             if isinstance(variable, core.Literal):
-                return np.asarray(variable.val)
+                return self.graph.constant(variable.val)
             return values[variable]
 
-        used = _used(jaxpr)
-        for equation in jaxpr.eqns:
-            if not any(variable in used for variable in equation.outvars):
-                continue
+        used = {x for x in jaxpr.outvars if not isinstance(x, core.Literal)}
+        needed = []
+        for equation in reversed(jaxpr.eqns):
+            if not used.isdisjoint(equation.outvars):
+                used.update(x for x in equation.invars if not isinstance(x, core.Literal))
+                needed.append(equation)
+        for equation in reversed(needed):
             results = self._translate(equation, [read(x) for x in equation.invars])
             values.update(zip(equation.outvars, results, strict=True))
         return [read(variable) for variable in jaxpr.outvars]
 
-    def _translate(self, equation: Any, inputs: list[Value]) -> list[Value]:
+    def _translate(self, equation: Any, inputs: list[Value]) -> Sequence[Value]:
         name = equation.primitive.name
+        params = equation.params
         outer = self.graph.scope
         self.graph.scope = _path(outer, str(equation.source_info.name_stack))
         try:
-            inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+            inner = params.get("jaxpr", params.get("call_jaxpr"))
             if name == "scan":
                 return self._scan(equation, inputs)
             if inner is not None:
@@ -90,135 +95,127 @@ class Translator:
                 return self.outputs(closed, getattr(inner, "consts", ()), inputs)
             if name in _UNCHANGED:
                 return inputs
-            if all(isinstance(x, np.ndarray) for x in inputs) and _is_static(equation):
-                return self._folded(equation, inputs)
+            if _is_constant(equation, inputs):
+                return self._computed(equation, inputs)
             if name not in self._operators:
                 raise NotImplementedError(
                     f"ONNX has no operator for {name} in {self.graph.scope}: this model cannot be "
                     "exported."
                 )
-            found = self._operators[name](self, equation, *inputs)
+            found = self._operators[name](self, equation.outvars[0].aval, *inputs, **params)
             return found if isinstance(found, list) else [found]
         finally:
             self.graph.scope = outer
 
-    def _folded(self, equation: Any, inputs: list[Any]) -> list[Value]:
+    def _computed(self, equation: Any, inputs: list[Value]) -> list[Value]:
         """Computes an operation on constants, once for layers that share their parameters."""
         key = (id(equation), *map(id, inputs))
-        if key not in self._computed:
-            found = self._evaluate(equation, inputs)
-            names = [self.graph.name_of(x) for x in inputs]
-            if names and names[0]:
-                found = [self.graph.name_constant(x, names[0]) for x in found]
-            self._computed[key] = [inputs, found]  # `inputs` keep their ids
-        return self._computed[key][1]
+        if key not in self._folded:
+            found = equation.primitive.bind(*[x.array for x in inputs], **equation.params)
+            if not equation.primitive.multiple_results:
+                found = [found]
+            name = inputs[0].name if inputs else ""
+            self._folded[key] = inputs, [self.graph.constant(array, name) for array in found]
+        return self._folded[key][1]
 
-    def _evaluate(self, equation: Any, inputs: list[Any]) -> list[np.ndarray]:
-        params = equation.params
-        match equation.primitive.name:
-            case "transpose":
-                return [inputs[0].transpose(params["permutation"])]
-            case "reshape" if params["dimensions"] is None:
-                return [inputs[0].reshape(params["new_sizes"])]
-        wide = []
-        for value, variable in zip(inputs, equation.invars, strict=True):
-            wide.append(np.broadcast_to(value, variable.aval.shape))
-        found = equation.primitive.bind(*wide, **params)
-        if not equation.primitive.multiple_results:
-            found = [found]
-        return [np.asarray(x) for x in found]
-
-    def whole(self, value: Value, aval: Any) -> Value:
-        """Returns a value with all of the shape that it has in the jaxpr."""
-        if value.shape == aval.shape:
-            return value
-        if isinstance(value, np.ndarray) and _are_numbers(aval.shape):
-            return np.broadcast_to(value, aval.shape)
-        shape = self.graph.sizes(aval.shape)
-        return self.add("Expand", value, shape, dtype=value.dtype, shape=aval.shape)
-
-    def add(self, op: str, *inputs: Value, dtype: Any, shape: Shape, **attributes: Any) -> Value:
-        """Adds a node, or the one that a simplification has in its place; returns its output."""
-        tensor = self.graph.one(op, *inputs, dtype=dtype, shape=shape, **attributes)
+    def node(self, op: str, *inputs_and_kind: Any, **attributes: Any) -> Value:
+        """Adds a node as `Graph.node`, or returns what a simplification has in its place."""
+        value = self.graph.node(op, *inputs_and_kind, **attributes)
         simplify = self._simplifications.get(op)
-        simpler = simplify(self, tensor) if simplify else None
-        return tensor if simpler is None else simpler
+        simpler = simplify(self, value) if simplify else None
+        return value if simpler is None else simpler
 
-    def elementwise(self, op: str, *inputs: Value, dtype: Any = None, **attributes: Any) -> Value:
+    def elementwise(self, op: str, *inputs: Any, dtype: Any = None, **attributes: Any) -> Value:
         """Adds a node that broadcasts its inputs; `dtype` of the output, None: as the inputs."""
-        shape = joint_shape([x.shape for x in inputs])
-        dtype = inputs[0].dtype if dtype is None else dtype
-        return self.add(op, *inputs, dtype=dtype, shape=shape, **attributes)
+        values = [x if isinstance(x, Value) else self.graph.constant(x) for x in inputs]
+        narrow = [self.narrow(x) for x in values]
+        kind = Kind(_joint_shape(narrow), dtype or values[0].dtype)
+        value = self.node(op, *narrow, kind, **attributes)
+        return self.expand(value, _joint_shape(values))
+
+    def expand(self, value: Value, shape: Shape) -> Value:
+        """Returns a value broadcast to a shape."""
+        if same_shape(value.shape, shape):
+            return value
+        return self.graph.node("Expand", value, self.graph.sizes(shape), Kind(shape, value.dtype))
+
+    def narrow(self, value: Value) -> Value:
+        """Returns what a value is a broadcast of, or the value itself."""
+        node = self.producer(value, "Expand")
+        return node.inputs[0] if node else value
+
+    def producer(self, value: Value | None, *ops: str) -> Node | None:
+        """Returns the node that computes a value, if it has one of these operators."""
+        node = value.node if value else None
+        return node if node is not None and node.op in ops else None
+
+    def changed(
+        self, value: Value, key: Any, change: Callable[[np.ndarray], Any], suffix: str = ""
+    ) -> Value:
+        """Returns a changed constant, of its name: the same one whenever `key` is the same."""
+        if key not in value.changed:
+            name = value.name + suffix if value.name else ""
+            value.changed[key] = self.graph.constant(change(value.array), name)  # type: ignore[arg-type]
+        return value.changed[key]
 
     def cast(self, value: Value, dtype: Any) -> Value:
         """Returns a value in another dtype."""
+        from onnx import helper
+
         dtype = np.dtype(dtype)
         if value.dtype == dtype:
             return value
-        if isinstance(value, np.ndarray):
-            return value.astype(dtype)
-        to = _onnx_type(dtype)
-        return self.graph.one("Cast", value, dtype=dtype, shape=value.shape, to=to)
+        if value.array is not None:
+            return self.changed(value, dtype, lambda array: array.astype(dtype))
+        return self.elementwise(
+            "Cast", value, dtype=dtype, to=helper.np_dtype_to_tensor_dtype(dtype)
+        )
 
-    def reshape(self, value: Value, shape: Shape) -> Value:
+    def reshape(self, value: Value, shape: Sequence[Dimension]) -> Value:
         """Returns a value in another shape of as many elements."""
-        if isinstance(value, np.ndarray):
-            return self._changed(value, ("reshape", *shape), lambda x: x.reshape(shape))
-        while node := self.graph.producer(value, "Reshape"):
+        shape = tuple(shape)
+        narrow = self.narrow(value)
+        if narrow is not value and same_shape(_without_ones(value.shape), _without_ones(shape)):
+            # Axes of size 1 are added to the broadcast, or removed.
+            missing = [1] * (len(value.shape) - len(narrow.shape))
+            sizes = [
+                n
+                for n, wide in zip([*missing, *narrow.shape], value.shape, strict=True)
+                if not same(wide, 1)
+            ]
+            of_narrow = [1 if same(size, 1) else sizes.pop(0) for size in shape]
+            return self.expand(self.reshape(narrow, of_narrow), shape)
+        if value.array is not None:
+            return self.changed(value, ("reshape", *shape), lambda array: array.reshape(shape))
+        while node := self.producer(value, "Reshape"):
             value = node.inputs[0]
-            assert isinstance(value, Tensor)
-        if value.shape == tuple(shape):
+        if same_shape(value.shape, shape):
             return value
         # 0 copies a size of the input, and -1 is what is left.
         sizes: list[Any] = [*shape]
-        for axis, size in enumerate(shape):
-            if not is_number(size) and axis < len(value.shape) and value.shape[axis] == size:
+        for axis, (new, old) in enumerate(zip(shape, value.shape, strict=False)):
+            if not is_number(new) and new == old:
                 sizes[axis] = 0
         unknown = [axis for axis, size in enumerate(sizes) if not is_number(size)]
         if len(unknown) == 1:
             sizes[unknown[0]] = -1
-        return self.graph.one(
-            "Reshape", value, self.graph.sizes(sizes), dtype=value.dtype, shape=shape
-        )
+        return self.graph.node("Reshape", value, self.graph.sizes(sizes), Kind(shape, value.dtype))
 
     def transpose(self, value: Value, permutation: Sequence[int]) -> Value:
         """Returns a value with its axes in another order."""
-        if list(permutation) == list(range(len(permutation))):
+        order = [*permutation]
+        if order == sorted(order):
             return value
-        if isinstance(value, np.ndarray) and not self._is_tied(value):
-            key = ("transpose", *permutation)
-            return self._changed(value, key, lambda x: x.transpose(permutation))
-        node = self.graph.producer(value, "Transpose")
+        # A large matrix that is stored already, such as tied embeddings, is not stored again.
+        if value.array is not None and not self.graph.is_read(value):
+            key = ("transpose", *order)
+            return self.changed(value, key, lambda array: array.transpose(order))
+        node = self.producer(value, "Transpose")
         if node is not None:
             value = node.inputs[0]
-            permutation = [node.attributes["perm"][axis] for axis in permutation]
-        if list(permutation) == list(range(len(permutation))):
-            return value
-        shape = tuple(value.shape[axis] for axis in permutation)
-        return self.graph.one(
-            "Transpose", value, dtype=value.dtype, shape=shape, perm=[*permutation]
-        )
-
-    def _changed(
-        self,
-        array: np.ndarray,
-        key: tuple[Any, ...],
-        change: Callable[[np.ndarray], np.ndarray],
-        suffix: str = "",
-    ) -> np.ndarray:
-        """Returns a changed constant, of its name: the same one whenever `key` is the same."""
-        key = (id(array), *key)
-        if key not in self._computed:
-            changed = np.asarray(change(array))
-            name = self.graph.name_of(array)
-            if name:
-                self.graph.name_constant(changed, name + suffix)
-            self._computed[key] = [array, changed]  # which keeps the array, and its id
-        return self._computed[key][1]
-
-    def _is_tied(self, array: np.ndarray) -> bool:
-        """Whether an array is stored already, and too large to be stored again."""
-        return array.nbytes > 1 << 20 and self.graph.is_stored(array)
+            return self.transpose(value, [node.attributes["perm"][axis] for axis in order])
+        kind = Kind(tuple(value.shape[axis] for axis in order), value.dtype)
+        return self.graph.node("Transpose", value, kind, perm=order)
 
     def slice(
         self, value: Value, starts: Shape, limits: Shape, steps: Sequence[int] | None = None
@@ -228,128 +225,88 @@ class Translator:
         axes = []
         shape = []
         for axis, (start, limit, step) in enumerate(zip(starts, limits, steps, strict=True)):
-            whole = same(start, 0) and same(limit, value.shape[axis]) and step == 1
-            shape.append(value.shape[axis] if whole else -(-(limit - start) // step))
-            if not whole:
+            size = -(-(limit - start) // step)
+            shape.append(size)
+            if not same(size, value.shape[axis]):
                 axes.append(axis)
         if not axes:
             return value
-        graph = self.graph
-        return self.add(
-            "Slice",
-            value,
-            graph.sizes([starts[axis] for axis in axes]),
-            graph.sizes([limits[axis] for axis in axes]),
-            np.array(axes, np.int64),
-            np.array([steps[axis] for axis in axes], np.int64),
-            dtype=value.dtype,
-            shape=tuple(shape),
-        )
+        bounds = [[places[axis] for axis in axes] for places in (starts, limits)]
+        of_steps = [steps[axis] for axis in axes]
+        inputs = [*map(self.graph.sizes, bounds), np.array(axes), np.array(of_steps)]
+        return self.node("Slice", value, *inputs, Kind(tuple(shape), value.dtype))
 
-    def _scan(self, equation: Any, inputs: list[Value]) -> list[Value]:
-        """Writes out a loop, or makes it a loop of ONNX if its length is not known."""
-        params = equation.params
-        length = params["length"]
-        if not is_number(length):
-            return self._loop(equation, inputs)
-        constants = inputs[: params["num_consts"]]
-        carry = inputs[params["num_consts"] :][: params["num_carry"]]
-        stacked = inputs[params["num_consts"] + params["num_carry"] :]
-        turns = range(length)
-        if params["reverse"]:
-            turns = reversed(turns)
-        outputs: dict[int, list[Value]] = {}
-        path = self.graph.scope
-        for turn in turns:
-            self.graph.scope = f"{path}/{turn}" if length > 1 else path
-            of_turn = [self._item(x, turn) for x in stacked]
-            found = self.outputs(
-                params["jaxpr"].jaxpr, params["jaxpr"].consts, [*constants, *carry, *of_turn]
-            )
-            carry = found[: len(carry)]
-            outputs[turn] = found[len(carry) :]
-        self.graph.scope = path
-        joined = []
-        for index, variable in enumerate(equation.outvars[len(carry) :]):
-            aval = params["jaxpr"].out_avals[len(carry) + index]
-            parts = [self._row(outputs[turn][index], aval) for turn in range(length)]
-            joined.append(self.concatenate(parts, 0, variable.aval.shape))
-        return [*carry, *joined]
-
-    def _loop(self, equation: Any, inputs: list[Value]) -> list[Value]:
-        """Makes a loop over tokens a Scan of ONNX."""
-        params = equation.params
-        inner = params["jaxpr"].jaxpr
-        constants = inputs[: params["num_consts"]]
-        graph = Graph(outer=self.graph)
-        graph.scope = self.graph.scope
-        own = []
-        for variable in inner.invars[len(constants) :]:
-            own.append(graph.add_input("item", variable.aval.shape, variable.aval.dtype))
-        translator = Translator(graph, self.opset, self._operators, self._simplifications)
-        found = translator.outputs(inner, params["jaxpr"].consts, [*constants, *own])
-        outputs = []
-        for value, variable in zip(found, inner.outvars, strict=True):
-            whole = translator.whole(value, variable.aval)
-            named = graph.one(
-                "Identity", whole, dtype=variable.aval.dtype, shape=variable.aval.shape
-            )
-            outputs.append(named)
-        items = []
-        for value, variable in zip(inputs, equation.invars, strict=True):
-            items.append(self.whole(value, variable.aval))
-        count = params["num_carry"]
-        direction = int(params["reverse"])
-        return [
-            *self.graph.several(
-                "Scan",
-                *items[len(constants) :],
-                outputs=[(x.aval.dtype, x.aval.shape) for x in equation.outvars],
-                body=Body(graph, outputs),
-                num_scan_inputs=len(own) - count,
-                scan_input_directions=[direction] * (len(own) - count),
-                scan_output_directions=[direction] * (len(outputs) - count),
-            )
-        ]
-
-    def _item(self, value: Value, index: int) -> Value:
-        """Returns an item of a value along axis 0."""
-        if isinstance(value, np.ndarray):
-            row = index if value.shape[0] > 1 else 0
-            return self._changed(value, ("item", row), lambda x: x[row], f".{row}")
-        starts = (index, *(0 for _ in value.shape[1:]))
-        row = self.slice(value, starts, (index + 1, *value.shape[1:]))
-        return self.reshape(row, value.shape[1:])
-
-    def _row(self, value: Value, aval: Any) -> Value:
-        return self.reshape(self.whole(value, aval), (1, *aval.shape))
+    def part(self, value: Value, axis: int, start: Dimension, limit: Dimension) -> Value:
+        """Returns a part of a value along one axis."""
+        starts: list[Dimension] = [0] * len(value.shape)
+        limits = [*value.shape]
+        starts[axis] = start
+        limits[axis] = limit
+        return self.slice(value, tuple(starts), tuple(limits))
 
     def concatenate(self, parts: Sequence[Value], axis: int, shape: Shape) -> Value:
         """Joins values along an axis to one of this shape."""
         if len(parts) == 1:
             return parts[0]
-        if all(isinstance(x, np.ndarray) for x in parts):
-            return np.concatenate([np.asarray(x) for x in parts], axis)
-        return self.graph.one("Concat", *parts, dtype=parts[0].dtype, shape=shape, axis=axis)
+        return self.graph.node("Concat", *parts, Kind(shape, parts[0].dtype), axis=axis)
 
+    def _scan(self, equation: Any, inputs: list[Value]) -> list[Value]:
+        """Writes out a loop, or makes it a loop of ONNX if its length is not known."""
+        params = equation.params
+        first = params["num_consts"]
+        constants = inputs[:first]
+        carry = inputs[first : first + params["num_carry"]]
+        stacked = inputs[first + len(carry) :]
+        inner = params["jaxpr"]
+        if not is_number(params["length"]):
+            return self._loop(equation, constants, carry, stacked)
+        outputs: list[list[Value]] = []
+        path = self.graph.scope
+        turns = range(params["length"])
+        for turn in reversed(turns) if params["reverse"] else turns:
+            self.graph.scope = f"{path}/{turn}"
+            items = [self._item(x, turn) for x in stacked]
+            found = self.outputs(inner.jaxpr, inner.consts, [*constants, *carry, *items])
+            carry = found[: len(carry)]
+            rows = [self.reshape(x, (1, *x.shape)) for x in found[len(carry) :]]
+            outputs.append(rows)
+        self.graph.scope = path
+        if params["reverse"]:
+            outputs.reverse()
+        joined = []
+        for variable, *rows in zip(equation.outvars[len(carry) :], *outputs, strict=True):
+            joined.append(self.concatenate(rows, 0, variable.aval.shape))
+        return [*carry, *joined]
 
-# Operations that change no values.
-_UNCHANGED = (
-    "copy",
-    "name",
-    "optimization_barrier",
-    "stop_gradient",
-    "layout_constraint",
-)
+    def _item(self, value: Value, index: int) -> Value:
+        """Returns an item of a value along axis 0."""
+        if value.array is not None:
+            return self.changed(value, index, lambda array: array[index], f".{index}")
+        return self.reshape(self.part(value, 0, index, index + 1), value.shape[1:])
 
-
-def _used(jaxpr: Any) -> set[Any]:
-    """Returns the variables of a jaxpr on which its outputs depend."""
-    used = {x for x in jaxpr.outvars if not isinstance(x, core.Literal)}
-    for equation in reversed(jaxpr.eqns):
-        if not used.isdisjoint(equation.outvars):
-            used.update(x for x in equation.invars if not isinstance(x, core.Literal))
-    return used
+    def _loop(
+        self,
+        equation: Any,
+        constants: Sequence[Value],
+        carry: Sequence[Value],
+        stacked: Sequence[Value],
+    ) -> list[Value]:
+        """Makes a loop over tokens a Scan of ONNX."""
+        inner = equation.params["jaxpr"]
+        own = []
+        for index, aval in enumerate(inner.in_avals[len(constants) :]):
+            own.append(Value(aval.shape, aval.dtype, name=f"{self.graph.scope}/item_{index}"))
+        found = self.outputs(inner.jaxpr, inner.consts, [*constants, *own])
+        directions = [int(equation.params["reverse"])]
+        return self.graph.nodes(
+            "Scan",
+            [*carry, *stacked],
+            [variable.aval for variable in equation.outvars],
+            body=Body(own, found),
+            num_scan_inputs=len(stacked),
+            scan_input_directions=directions * len(stacked),
+            scan_output_directions=directions * (len(found) - len(carry)),
+        )
 
 
 def _path(outer: str, stack: str) -> str:
@@ -360,37 +317,35 @@ def _path(outer: str, stack: str) -> str:
     return "/".join([outer, *parts])
 
 
-def _are_numbers(shape: Shape) -> bool:
-    return all(map(is_number, shape))
-
-
-def _is_static(equation: Any) -> bool:
-    return all(_are_numbers(x.aval.shape) for x in (*equation.invars, *equation.outvars)) and (
-        equation.primitive.name not in ("dim_as_value", "normalization")
-    )
+def _is_constant(equation: Any, inputs: Sequence[Value]) -> bool:
+    """Whether an operation can be computed without the inputs of the graph."""
+    if equation.primitive is normalization or any(value.array is None for value in inputs):
+        return False
+    sizes: list[Dimension] = [0 if "dim" not in equation.params else equation.params["dim"]]
+    for variable in (*equation.invars, *equation.outvars):
+        sizes.extend(variable.aval.shape)
+    return all(map(is_number, sizes))
 
 
 def same(first: Dimension, second: Dimension) -> bool:
     """Whether two dimensions are equal; jax cannot always compare symbols with numbers."""
-    return type(first) is type(second) and first == second or str(first) == str(second)
+    return str(first) == str(second)
 
 
-def joint_shape(shapes: Sequence[Shape]) -> Shape:
-    """Returns the shape to which shapes are broadcast."""
-    rank = max(map(len, shapes))
-    joint = []
-    for axis in range(-rank, 0):
-        sizes = [shape[axis] for shape in shapes if -axis <= len(shape)]
-        joint.append(next((size for size in sizes if not same(size, 1)), 1))
+def same_shape(first: Sequence[Dimension], second: Sequence[Dimension]) -> bool:
+    """Whether two shapes are equal."""
+    return list(map(str, first)) == list(map(str, second))
+
+
+def _without_ones(shape: Sequence[Dimension]) -> list[Dimension]:
+    return [size for size in shape if not same(size, 1)]
+
+
+def _joint_shape(values: Sequence[Value]) -> Shape:
+    """Returns the shape to which values are broadcast."""
+    joint: list[Dimension] = [1] * max(len(value.shape) for value in values)
+    for value in values:
+        for axis, size in enumerate(reversed(value.shape), start=1):
+            if not same(size, 1):
+                joint[-axis] = size
     return tuple(joint)
-
-
-def _onnx_type(dtype: Any) -> int:
-    from onnx import helper
-
-    return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-
-
-def scalar(value: Any, like: Value) -> np.ndarray:
-    """Returns a number as a constant with the dtype of another value."""
-    return np.asarray(value, like.dtype)

@@ -146,7 +146,8 @@ def test_every_head_equals_bertjax(head, tiny_family, tmp_path):
 def test_odd_configs_equal_bertjax(family, head, tiny_family, tmp_path):
     for seed in range(CONFIGS):
         export = of_family(family, tiny_family(family), seed, head)
-        check(export, tmp_path / "model.onnx", shapes_of(head, WEEKLY_SHAPES))
+        shapes = WEEKLY_SHAPES[seed % 3 :: 3]  # all of them, over the configs
+        check(export, tmp_path / "model.onnx", shapes_of(head, shapes))
 
 
 @pytest.mark.slow
