@@ -157,6 +157,74 @@ def test_the_clients_on_the_page_work(loaded, capsys):
             assert not done.returncode and -1.001 < float(done.stdout) < 1.001, done.stderr
 
 
+# What the scripts of a page need of a browser, in node; the answers are printed.
+BROWSER = """
+const nodes = {};
+const node = (id) => ({ id, value: "", textContent: "", hidden: false, dataset: {}, children: [],
+  setAttribute(name, value) { this[name] = value; }, addEventListener() {},
+  append(...added) { this.children.push(...added); },
+  replaceChildren(...added) {
+    this.children = added;
+    if (added.length && "value" in added[0]) this.value = added[0].value;
+  } });
+globalThis.document = { getElementById: (id) => (nodes[id] ||= node(id)), createElement: node,
+  documentElement: node(), title: "" };
+globalThis.matchMedia = () => ({ matches: false });
+const usual = fetch;
+globalThis.fetch = (path, options) => usual(`${BASE}/${path}`, options);
+document.getElementById("data").textContent = DATA;
+"""
+ASK = """
+startServe();
+$("texts").value = "a text\\nanother text\\n\\n";
+$("query").value = "a";
+const seen = {};
+const models = data.models.length ? data.models : [];
+for (const model of models) {
+  $("model").value = model.name;
+  $("model").onchange();
+  for (const endpoint of model.endpoints) {
+    $("endpoint").value = endpoint;
+    await ask({ preventDefault() {} });
+    const textOf = (part) => part.children.join("");
+    const bars = $("bars").children.map((bar) => bar.children.map(textOf));
+    seen[`${model.name}/${endpoint}`] = [$("said").textContent, bars, $("json").textContent.length];
+  }
+}
+console.log(JSON.stringify(seen));
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_the_page_asks_every_endpoint_and_shows_the_answer(loaded):
+    with running(loaded.values()) as (_, port):
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        connection.request("GET", "/")
+        page = connection.getresponse().read().decode()
+        connection.close()
+        assert "http" not in page.partition("<script>")[2]  # no other server
+        data = page.partition('id="data">')[2].partition("</script>")[0]
+        script = page.rpartition("<script>")[2].partition("startTheme(() =>")[0]
+        settings = f"const BASE = 'http://127.0.0.1:{port}', DATA = {json.dumps(data)};"
+        code = settings + BROWSER + script.replace('"use strict";', "") + ASK
+        done = subprocess.run(
+            ["node", "--input-type=module", "-e", code], capture_output=True, text=True, timeout=60
+        )
+        assert not done.returncode, done.stderr[-2000:]
+        seen = json.loads(done.stdout)
+        asked = {f"{x.name}/{endpoint}" for x in loaded.values() for endpoint in x.endpoints}
+        assert seen.keys() == asked
+        for name, (said, bars, length) in seen.items():
+            assert said.startswith("Status 200"), (name, said)
+            assert length > 10
+            if name.endswith(("embed", "similarity")):
+                assert [bar[0] for bar in bars] == ["a text", "another text"]
+            if name == "dense/embed":
+                assert float(bars[0][1]) == pytest.approx(1, abs=1e-3)
+            if name.endswith("predict"):
+                assert len(bars) == 6
+
+
 def test_the_pod_on_the_page_is_valid():
     validate = pytest.importorskip("kubernetes_validate")
     yaml = pytest.importorskip("yaml")
@@ -331,11 +399,14 @@ class Process:
 
 
 class Load(threading.Thread):
-    """A client that asks on one connection, again and again, until it is refused a connection."""
+    """A client that asks again and again, until it is refused a connection.
 
-    def __init__(self, port, texts):
+    It `keeps` a connection as long as the server does, or makes one for each request.
+    """
+
+    def __init__(self, port, texts, keeps):
         super().__init__()
-        self.port, self.texts = port, texts
+        self.port, self.texts, self.keeps = port, texts, keeps
         self.answers = []  # (text, status, answer)
         self.lost = []
 
@@ -355,7 +426,8 @@ class Load(threading.Thread):
                 response = connection.getresponse()
                 answer = json.loads(response.read())
                 self.answers.append((text, response.status, answer))
-                if response.will_close:
+                if response.will_close or not self.keeps:
+                    connection.close()
                     connection = None
             except Exception as error:
                 self.lost.append(repr(error))
@@ -371,7 +443,7 @@ def test_reload_and_stop_under_load_lose_nothing(directories, sentences, tmp_pat
     before = old.embed(texts, **keep)
     process = Process(f"mine={place}", "--auto_truncate")
     assert process.until("ready")["models"] == {"mine": "embedding"}
-    loads = [Load(process.port, texts) for _ in range(8)]
+    loads = [Load(process.port, texts, keeps=number % 2 == 0) for number in range(12)]
     for load in loads:
         load.start()
     _wait(lambda: sum(len(load.answers) for load in loads) > 200)

@@ -231,7 +231,32 @@ class Server(uvicorn.Server):
         LOGGER.info(
             "stopping", extra={"fields": {"connections": len(self.server_state.connections)}}
         )
+        listeners = [listener.dup() for listener in sockets or ()]
+        for server in self.servers:
+            server.close()
+        for connection in _waiting_connections(listeners):
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
         await super().shutdown(sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        protocol: Any = self.config.http_protocol_class
+        return protocol(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+
+def _waiting_connections(listeners: list[socket.socket]) -> list[socket.socket]:
+    """Accepts the connections that clients have already made, and closes the sockets.
+
+    Otherwise the system would reset these connections, on which a request may have been sent.
+    """
+    connections = []
+    for listener in listeners:
+        with listener, contextlib.suppress(BlockingIOError):
+            listener.setblocking(False)
+            while True:
+                connections.append(listener.accept()[0])
+    return connections
 
 
 def _most_connections() -> int:
