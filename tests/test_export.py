@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import shutil
+import subprocess
 import sys
 
 import jax
@@ -313,3 +314,34 @@ def test_a_check_without_labels_or_of_choices_is_refused(trained, tmp_path):
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match="--max_loss needs --check"):
         ExportConfig(src="a", output="b", dtype=("int8",), max_loss=0.5)
+
+
+SCRIPT = """
+const { pipeline, env } = require("@huggingface/transformers");
+const [folder, name, dtype, texts] = process.argv.slice(1);
+env.allowRemoteModels = false;
+env.localModelPath = folder;
+pipeline("feature-extraction", name, { dtype }).then(async (pipe) => {
+  const outputs = await pipe.model(await pipe.tokenizer(JSON.parse(texts), { padding: true }));
+  console.log(JSON.stringify(outputs.sentence_embedding.tolist()));
+});
+"""
+
+
+def test_transformers_js_gives_the_same_vectors(trained, tmp_path):
+    """NODE_PATH is a folder with @huggingface/transformers."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed")
+    words = ["node", "-e", "require('@huggingface/transformers')"]
+    if subprocess.run(words, capture_output=True).returncode:
+        pytest.skip("@huggingface/transformers is not in NODE_PATH")
+    source = trained("embed")
+    export.run(
+        ExportConfig(src=str(source), output=str(tmp_path / "out"), dtype=("float32", "int8"))
+    )
+    expected = bertjax.load_pretrained(source).embed(TEXTS)
+    for dtype, tolerance in (("fp32", 1e-4), ("q8", 0.5)):
+        words = ["node", "-e", SCRIPT, str(tmp_path), "out", dtype, json.dumps(TEXTS)]
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert not done.returncode, done.stderr[-2000:]
+        np.testing.assert_allclose(json.loads(done.stdout), expected, atol=tolerance)

@@ -4,6 +4,7 @@ A dimension is a number, or an expression of jax's symbolic dimensions, such as 
 graph computes from the shapes of its inputs.
 """
 
+import contextlib
 import dataclasses
 import itertools
 from collections import Counter
@@ -277,15 +278,13 @@ def _stored(arrays: Mapping[str, np.ndarray], beside: Path) -> list[Any]:
     """Returns the initializers of arrays, of which large ones are perhaps written to a file."""
     import onnx
 
-    contiguous = {}
-    for name, array in arrays.items():
-        contiguous[name] = np.ascontiguousarray(array).reshape(array.shape)
-    if sum(array.nbytes for array in arrays.values()) <= MAX_BYTES:
-        return [onnx.numpy_helper.from_array(array, name) for name, array in contiguous.items()]
+    is_large = sum(array.nbytes for array in arrays.values()) > MAX_BYTES
     initializers = []
-    with beside.open("wb") as file:
-        for name, array in contiguous.items():
-            if array.nbytes < SMALL:
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(beside.open("wb")) if is_large else None
+        for name, array in arrays.items():
+            array = np.ascontiguousarray(array).reshape(array.shape)
+            if file is None or array.nbytes < SMALL:
                 initializers.append(onnx.numpy_helper.from_array(array, name))
                 continue
             file.write(bytes(-file.tell() % ALIGNMENT))
