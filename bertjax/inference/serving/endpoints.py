@@ -1,264 +1,244 @@
 """The endpoints that ask a model: which fields a request has, and the form of its answer.
 
 Fields, answers and errors are those of text-embeddings-inference, and of OpenAI for v1/embeddings.
-Nothing here knows HTTP: a request is a dict of JSON, and an answer is what orjson can write.
+Nothing here knows HTTP: a request is checked by pydantic, and an answer is what orjson can write.
 """
 
 import base64
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import orjson
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from bertjax.base.files import brief
 from bertjax.config.serve_config import ServeConfig
 from bertjax.inference.serving.models import Asked, Limits, Refused, ServedModel, too_much
 
 
-def wrong(message: str) -> Refused:
-    """Returns the refusal of a request with a field of another type than it should have."""
-    return Refused(422, "validation", message)
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
 
 
-class Fields:
-    """The fields of a request, which are checked when they are read.
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
 
-    Fields that nothing reads are ignored, as by text-embeddings-inference, because clients send
-    some for other servers.
+
+Texts = Annotated[list[str], BeforeValidator(_listed)]
+Word = BeforeValidator(_lower)
+
+
+class Question(BaseModel):
+    """Base class of requests.
+
+    Fields that none has are ignored, as by text-embeddings-inference, because clients send some for
+    other servers. `of_texts` is the name of the field with the texts.
     """
 
-    def __init__(self, content: Any, config: ServeConfig):
-        if not isinstance(content, dict):
-            raise wrong(f"The body is {brief(repr(content), 60)}: send a JSON object.")
-        self._content = content
-        self._config = config
+    model_config = ConfigDict(strict=True)
+    of_texts: ClassVar[str] = "inputs"
 
-    def __contains__(self, name: str) -> bool:
-        return self._content.get(name) is not None
+    model: str | None = None
+    truncate: bool | None = None
+    truncation_direction: Annotated[Literal["left", "right"] | None, Word] = None
 
-    def raw(self, name: str) -> Any:
-        """Returns a field that must be there, of any type."""
-        if name not in self:
-            raise wrong(f"The field {name!r} is missing.")
-        return self._content[name]
+    @property
+    def asked_texts(self) -> Sequence[Any]:
+        """The texts, or lists of one or two texts."""
+        return getattr(self, self.of_texts)
 
-    def _typed(self, name: str, kind: type, default: Any, what: str) -> Any:
-        value = self._content.get(name)
-        if value is None:
-            return default
-        if type(value) is not kind:
-            raise wrong(f"{name} is {brief(repr(value), 60)}: it must be {what}.")
-        return value
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        """Returns true or false."""
-        return self._typed(name, bool, default, "true or false")
-
-    def number(self, name: str) -> int | None:
-        """Returns a whole number; None if it is not given."""
-        return self._typed(name, int, None, "a whole number")
-
-    def text(self, name: str) -> str | None:
-        """Returns a text; None if it is not given."""
-        return self._typed(name, str, None, "a text")
-
-    def nested(self, name: str) -> "Fields":
-        """Returns the fields of an object in a field; it has none if it is not given."""
-        return Fields(self._typed(name, dict, {}, "an object"), self._config)
-
-    def required_text(self, name: str) -> str:
-        """Returns a text that must be there."""
-        self.raw(name)
-        return self.text(name) or ""
-
-    def one_of(self, name: str, values: tuple[str, ...]) -> str | None:
-        """Returns a word of `values`, in lower case; None if it is not given."""
-        word = self.text(name)
-        if word is not None and word.lower() not in values:
-            raise wrong(f"{name} is {brief(repr(word), 60)}: it must be {' or '.join(values)}.")
-        return word and word.lower()
-
-    def texts(self, name: str) -> list[str]:
-        """Returns a list of texts; a single text becomes a list."""
-        value = self.raw(name)
-        if isinstance(value, str):
-            return [value]
-        self.check_count(name, value)
-        for index, text in enumerate(value):
-            if not isinstance(text, str):
-                found = brief(repr(text), 40)
-                raise wrong(f"{name}[{index}] is {found}: it must be a text, not token ids.")
-        return value
-
-    def check_count(self, name: str, value: Any) -> None:
-        """Refuses what is no list, an empty one, and one of too many texts."""
-        if not isinstance(value, list):
-            found = brief(repr(value), 60)
-            raise wrong(f"{name} is {found}: it must be a text or a list of texts.")
-        if not value:
-            raise Refused(400, "empty", f"{name} is an empty list: send at least one text.")
-        if len(value) > self._config.max_texts:
-            raise too_much(
-                f"{name} has {len(value)} texts, more than {self._config.max_texts}: send fewer at "
-                "once, or start the server with a higher --max_texts."
-            )
-
-    def limits(self, name: str, model: ServedModel) -> Limits:
-        """Returns how the texts of the field `name` are truncated."""
-        truncate = self.flag("truncate", self._config.auto_truncate)
-        side = self.one_of("truncation_direction", ("left", "right"))
-        if truncate and side not in (None, model.truncation_side):
-            raise wrong(
-                f"truncation_direction is {side}, but {model.name} truncates texts at their "
-                f"{model.truncation_side}: leave it out."
-            )
-        return Limits(truncate, name)
+    def asked(self, model: Any, limits: Limits) -> Asked:
+        """Prepares what is asked of a model."""
+        raise NotImplementedError
 
 
-def embed(model: Any, fields: Fields) -> Asked:
+class OfInputs(Question):
+    """Base class of requests with `inputs`."""
+
+    inputs: Texts
+    prompt_name: str | None = None
+
+
+class Embed(OfInputs):
     """One vector per text: [[number, ...], ...]."""
-    return model.embed(
-        fields.texts("inputs"),
-        fields.limits("inputs", model),
-        prompt_name=fields.text("prompt_name"),
-        normalize=fields.flag("normalize", True),
-        dimensions=fields.number("dimensions"),
-    )
+
+    normalize: bool = True
+    dimensions: int | None = None
+
+    def asked(self, model: Any, limits: Limits) -> Asked:
+        return model.embed(
+            self.inputs,
+            limits,
+            prompt_name=self.prompt_name,
+            normalize=self.normalize,
+            dimensions=self.dimensions,
+        )
 
 
-def openai_embeddings(model: Any, fields: Fields) -> Asked:
-    """OpenAI's list of embeddings, of length 1, as numbers or as float32 in base64."""
-    encoding = fields.one_of("encoding_format", ("float", "base64"))
-    asked = model.embed(
-        fields.texts("input"),
-        fields.limits("input", model),
-        prompt_name=fields.text("prompt_name"),
-        dimensions=fields.number("dimensions"),
-    )
-    usage = {"prompt_tokens": asked.tokens, "total_tokens": asked.tokens}
-
-    def answer(results: list[Any]) -> dict[str, Any]:
-        data = []
-        for index, vector in enumerate(asked.answer(results)):
-            if encoding == "base64":
-                vector = base64.b64encode(vector.astype("<f4").tobytes()).decode()
-            data.append({"object": "embedding", "embedding": vector, "index": index})
-        return {"object": "list", "data": data, "model": model.name, "usage": usage}
-
-    return Asked(asked.inputs, answer)
-
-
-def similarity(model: Any, fields: Fields) -> Asked:
-    """The cosines of a sentence with others: [number, ...]."""
-    inputs = fields.nested("inputs")
-    sentences = inputs.texts("sentences")
-    options = fields.nested("parameters")
-    asked = model.embed(
-        [inputs.required_text("source_sentence"), *sentences],
-        options.limits("inputs", model),
-        prompt_name=options.text("prompt_name"),
-    )
-
-    def answer(results: list[Any]) -> np.ndarray:
-        source, *others = asked.answer(results)
-        return np.stack(others) @ source
-
-    return Asked(asked.inputs, answer)
-
-
-def embed_sparse(model: Any, fields: Fields) -> Asked:
+class EmbedSparse(OfInputs):
     """The weights of words of each text: [[{index, value}, ...], ...]."""
-    prompt_name = fields.text("prompt_name")
-    return model.embed_sparse(fields.texts("inputs"), fields.limits("inputs", model), prompt_name)
+
+    def asked(self, model: Any, limits: Limits) -> Asked:
+        return model.embed_sparse(self.inputs, limits, self.prompt_name)
 
 
-def embed_all(model: Any, fields: Fields) -> Asked:
+class EmbedAll(OfInputs):
     """One vector per token of each text: [[[number, ...], ...], ...]."""
-    prompt_name = fields.text("prompt_name")
-    return model.embed_all(fields.texts("inputs"), fields.limits("inputs", model), prompt_name)
+
+    def asked(self, model: Any, limits: Limits) -> Asked:
+        return model.embed_all(self.inputs, limits, self.prompt_name)
 
 
-def predict(model: Any, fields: Fields) -> Asked:
+class Tokenize(OfInputs):
+    """The tokens of each text: [[{id, text, special, start, stop}, ...], ...]."""
+
+    add_special_tokens: bool = True
+
+    def asked(self, model: Any, limits: Limits) -> Asked:
+        return model.tokenize(self.inputs, self.add_special_tokens, self.prompt_name)
+
+
+class OpenAiEmbeddings(Question):
+    """OpenAI's list of embeddings, of length 1, as numbers or as float32 in base64."""
+
+    of_texts = "input"
+
+    input: Texts
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    prompt_name: str | None = None
+
+    def asked(self, model: Any, limits: Limits) -> Asked:
+        asked = model.embed(
+            self.input, limits, prompt_name=self.prompt_name, dimensions=self.dimensions
+        )
+        usage = {"prompt_tokens": asked.tokens, "total_tokens": asked.tokens}
+
+        def answer(results: list[Any]) -> dict[str, Any]:
+            data = []
+            for index, vector in enumerate(asked.answer(results)):
+                if self.encoding_format == "base64":
+                    vector = base64.b64encode(vector.astype("<f4").tobytes()).decode()
+                data.append({"object": "embedding", "embedding": vector, "index": index})
+            return {"object": "list", "data": data, "model": model.name, "usage": usage}
+
+        return Asked(asked.inputs, answer)
+
+
+class Sentences(BaseModel):
+    """A sentence and those that it is compared with."""
+
+    source_sentence: str
+    sentences: list[str]
+
+
+class Similarity(Question):
+    """The cosines of a sentence with others: [number, ...]."""
+
+    inputs: Sentences
+
+    @property
+    def asked_texts(self) -> Sequence[Any]:
+        return self.inputs.sentences
+
+    def asked(self, model: Any, limits: Limits) -> Asked:
+        asked = model.embed([self.inputs.source_sentence, *self.inputs.sentences], limits)
+
+        def answer(results: list[Any]) -> np.ndarray:
+            source, *others = asked.answer(results)
+            return np.stack(others) @ source
+
+        return Asked(asked.inputs, answer)
+
+
+class Parameters(BaseModel):
+    """What Hugging Face's Inference API sends with a text to classify."""
+
+    top_k: int | None = None
+    function_to_apply: str | None = None
+
+
+class Predict(Question):
     """The score of each class, the highest first: [{score, label}, ...]; of a batch, such lists.
 
-    Hugging Face's Inference API sends `parameters`, and gets a list of lists for one text as well.
+    With `parameters`, the answer is a list of lists for one text as well.
     """
-    options = fields.nested("parameters")
-    top_k = options.number("top_k")
-    raw = fields.flag("raw_scores") or options.text("function_to_apply") == "none"
-    texts, is_batch = _texts_or_pairs(fields)
-    asked = model.predict(texts, fields.limits("inputs", model), raw_scores=raw)
 
-    def answer(results: list[Any]) -> Any:
-        predictions = []
-        for scores in asked.answer(results):
-            ordered = sorted(scores.items(), key=lambda item: -item[1])[:top_k]
-            predictions.append([{"score": score, "label": label} for label, score in ordered])
-        if is_batch or "parameters" in fields:
-            return predictions
-        return predictions[0]
+    inputs: str | list[str] | list[list[str]]
+    raw_scores: bool = False
+    parameters: Parameters | None = None
 
-    return Asked(asked.inputs, answer)
+    @property
+    def asked_texts(self) -> Sequence[Any]:
+        if self._is_batch:
+            return self.inputs
+        return [_listed(self.inputs)]
+
+    @property
+    def _is_batch(self) -> bool:
+        return not isinstance(self.inputs, str) and not all(isinstance(x, str) for x in self.inputs)
+
+    def asked(self, model: Any, limits: Limits) -> Asked:
+        for index, parts in enumerate(self.asked_texts):
+            if not 1 <= len(parts) <= 2:
+                raise Refused(
+                    422,
+                    "validation",
+                    f"inputs[{index}] has {len(parts)} texts: inputs is a text, a pair [text, "
+                    "text], or a list of these as lists, [[text], [text, text], ...].",
+                )
+        parameters = self.parameters or Parameters()
+        raw_scores = self.raw_scores or parameters.function_to_apply == "none"
+        asked = model.predict(self.asked_texts, limits, raw_scores=raw_scores)
+
+        def answer(results: list[Any]) -> Any:
+            predictions = []
+            for scores in asked.answer(results):
+                ordered = sorted(scores.items(), key=lambda item: -item[1])[: parameters.top_k]
+                predictions.append([{"score": score, "label": label} for label, score in ordered])
+            if self._is_batch or self.parameters is not None:
+                return predictions
+            return predictions[0]
+
+        return Asked(asked.inputs, answer)
 
 
-def _texts_or_pairs(fields: Fields) -> tuple[list[tuple[str, ...]], bool]:
-    """Returns texts and pairs of texts, and whether they are a batch: a list of lists."""
-    value = fields.raw("inputs")
-    if isinstance(value, str):
-        return [(value,)], False
-    fields.check_count("inputs", value)
-    is_batch = isinstance(value[0], list)
-    elements = value if is_batch else [value]
-    texts = []
-    for index, parts in enumerate(elements):
-        is_list = isinstance(parts, list) and 1 <= len(parts) <= 2
-        if not is_list or not all(isinstance(part, str) for part in parts):
-            found = brief(repr(parts), 60)
-            raise wrong(
-                f"inputs[{index}] is {found}: inputs is a text, a pair [text, text], or a list of "
-                "these as lists, [[text], [text, text], ...]."
-            )
-        texts.append(tuple(parts))
-    return texts, is_batch
-
-
-def rerank(model: Any, fields: Fields) -> Asked:
+class Rerank(Question):
     """The score of each passage for a query, the best first: [{index, score}, ...]."""
-    query = fields.required_text("query")
-    texts = fields.texts("texts")
-    limits = fields.limits("texts", model)
-    asked = model.rerank(query, texts, limits, fields.flag("raw_scores"))
-    with_text = fields.flag("return_text")
 
-    def answer(results: list[Any]) -> list[dict[str, Any]]:
-        scores = asked.answer(results)
-        ranks = []
-        for index in np.argsort(-scores, kind="stable").tolist():
-            rank = {"index": index, "score": scores[index]}
-            if with_text:
-                rank["text"] = texts[index]
-            ranks.append(rank)
-        return ranks
+    of_texts = "texts"
 
-    return Asked(asked.inputs, answer)
+    query: str
+    texts: list[str]
+    raw_scores: bool = False
+    return_text: bool = False
+
+    def asked(self, model: Any, limits: Limits) -> Asked:
+        asked = model.rerank(self.query, self.texts, limits, self.raw_scores)
+
+        def answer(results: list[Any]) -> list[dict[str, Any]]:
+            scores = asked.answer(results)
+            ranks = []
+            for index in np.argsort(-scores, kind="stable").tolist():
+                rank = {"index": index, "score": scores[index]}
+                if self.return_text:
+                    rank["text"] = self.texts[index]
+                ranks.append(rank)
+            return ranks
+
+        return Asked(asked.inputs, answer)
 
 
-def tokenize(model: Any, fields: Fields) -> Asked:
-    """The tokens of each text: [[{id, text, special, start, stop}, ...], ...]."""
-    special = fields.flag("add_special_tokens", True)
-    return model.tokenize(fields.texts("inputs"), special, fields.text("prompt_name"))
-
-
-ENDPOINTS: Mapping[str, Callable[[Any, Fields], Asked]] = {
-    "embed": embed,
-    "embed_sparse": embed_sparse,
-    "embed_all": embed_all,
-    "similarity": similarity,
-    "predict": predict,
-    "rerank": rerank,
-    "tokenize": tokenize,
-    "v1/embeddings": openai_embeddings,
+ENDPOINTS: Mapping[str, type[Question]] = {
+    "embed": Embed,
+    "embed_sparse": EmbedSparse,
+    "embed_all": EmbedAll,
+    "similarity": Similarity,
+    "predict": Predict,
+    "rerank": Rerank,
+    "tokenize": Tokenize,
+    "v1/embeddings": OpenAiEmbeddings,
 }
 
 
@@ -305,19 +285,54 @@ def prepare(
     Raises:
         Refused: the body is no JSON, or asks for what the model does not answer.
     """
-    try:
-        content = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise Refused(400, "validation", f"The body is no JSON in UTF-8: {error}.") from error
-    fields = Fields(content, config)
-    if name is None and len(models.models) > 1:
-        name = fields.text("model")
     if not endpoint:  # as clients of Hugging Face's Inference API send
         endpoint = models.named(name).endpoints[0]
-        if isinstance(content.get("inputs"), dict):
+        if b'"source_sentence"' in body and endpoint == "embed":
             endpoint = "similarity"
+    question = _read(ENDPOINTS[endpoint], body)
+    if name is None and len(models.models) > 1:
+        name = question.model
     model = models.choose(name, endpoint)
-    return model, endpoint, ENDPOINTS[endpoint](model, fields)
+    texts = question.asked_texts
+    if not texts:
+        message = f"{question.of_texts} is an empty list: send at least one text."
+        raise Refused(400, "empty", message)
+    if len(texts) > config.max_texts:
+        raise too_much(
+            f"{question.of_texts} has {len(texts)} texts, more than {config.max_texts}: send fewer "
+            "at once, or start the server with a higher --max_texts."
+        )
+    truncate = question.truncate
+    if truncate is None:
+        truncate = config.auto_truncate
+    side = question.truncation_direction
+    if truncate and side not in (None, model.truncation_side):
+        raise Refused(
+            422,
+            "validation",
+            f"truncation_direction is {side}, but {model.name} truncates texts at their "
+            f"{model.truncation_side}: leave it out.",
+        )
+    return model, endpoint, question.asked(model, Limits(truncate, question.of_texts))
+
+
+def _read(kind: type[Question], body: bytes) -> Question:
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    if first["type"] == "json_invalid":
+        raise Refused(400, "validation", f"The body is no JSON in UTF-8: {first['msg']}.")
+    where = "The body"
+    for number, part in enumerate(first["loc"]):
+        if not number:
+            where = str(part)
+        elif isinstance(part, int):  # others are the types of a union
+            where += f"[{part}]"
+    found = f"is {brief(repr(first['input']), 60)}"
+    if first["type"] == "missing":
+        found = "is missing"
+    raise Refused(422, "validation", f"{where} {found}: {first['msg']}.")
 
 
 def written(answer: Any) -> bytes:
