@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,12 +14,14 @@ import pytest
 
 import bertjax
 from bertjax import export
+from bertjax.config.model import TaggerConfig
 from bertjax.export import ExportConfig
 from bertjax.inference import onnx_export
 from bertjax.inference.evaluation import from_file
 from bertjax.inference.onnx_check import Scorer, largest_differences, sample_arrays
 from bertjax.inference.onnx_quantization import quantize_within, sensitivities
 from bertjax.inference.pretrained import Pretrained
+from bertjax.inference.saved_task import with_task
 from bertjax.tasks.sources.columns import Columns
 from bertjax.weights import load_model
 from bertjax.weights.hf import check_files
@@ -149,6 +152,34 @@ def test_other_encoders_are_exported_as_they_embed(task, trained, tmp_path):
     else:
         assert outputs == ["token_vectors", "is_scored"]
         assert "token_type_ids" in [x.name for x in session.get_inputs()]
+
+
+def test_a_tagger_on_a_frozen_encoder_is_exported_with_its_files(tmp_path):
+    bertjax.finetune(
+        task="tag",
+        train=TAGGED,
+        dev_fraction=0.0,
+        init="bertjax:tiny",
+        workdir=str(tmp_path / "run"),
+        max_steps=1,
+        max_length=32,
+        tagger=TaggerConfig(layers=(0, -1), join="sum", kind="linear"),
+    )
+    source = tmp_path / "run" / "model"
+    session = exported(source, tmp_path / "out")
+    assert [x.name for x in session.get_outputs()] == ["logits"]
+    bert = bertjax.load_pretrained(source)
+    (logits,) = session.run(None, encoded(bert, TEXTS, session))
+    assert logits.shape[-1] == len(bert.labels or ())
+    tagger, _, _ = with_task(load_model(str(source), "auto"))
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    arrays = dict(zip(names, bert.encode(TEXTS), strict=True))
+    expected: Any = tagger.model.apply({"params": tagger.params}, **arrays)
+    is_token = arrays["attention_mask"] > 0
+    np.testing.assert_allclose(logits[is_token], expected["logits"][is_token], atol=1e-4)
+    words: Any = [text.split() for text in TEXTS]
+    again = bertjax.load_pretrained(tmp_path / "out")
+    assert again.predict(words) == bert.predict(words)
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,8 @@ def exported(loaded: LoadedModel, prompt: str | None = None) -> Exported:
         ValueError: the files of the model cannot be followed, or `prompt` has no effect.
     """
     config = loaded.config
+    if loaded.head == "encoder" and loaded.source.usage.tagger.value is not None:
+        loaded = with_saved_tagger(loaded, description_of(loaded))
     model = loaded.model
     params = loaded.params
     inputs = ["input_ids", "attention_mask"]
@@ -131,9 +133,6 @@ def exported(loaded: LoadedModel, prompt: str | None = None) -> Exported:
             skipped = encoder.prompt_length
         modules = loaded.source.usage.modules.result()
         params = {**(modules.params if modules else {}), **params}
-    elif loaded.source.usage.tagger.value is not None:
-        loaded = with_saved_tagger(loaded, description_of(loaded))
-        model, params = loaded.model, loaded.params
     if prompt is not None and not skipped:
         raise ValueError(
             f"prompt={prompt!r} has no effect on the graph of {loaded.source.where}: leave it out, "

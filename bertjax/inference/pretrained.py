@@ -16,6 +16,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 from jax.typing import DTypeLike
 
 from bertjax.base.checked import Count, check
@@ -46,7 +47,7 @@ from bertjax.tokenization import Tokenizer
 from bertjax.weights import LoadedModel, load_model, save_hf
 from bertjax.weights.families import architecture, family_of
 from bertjax.weights.fill import part_in_words
-from bertjax.weights.hf import model_card
+from bertjax.weights.hf import TAGGER, model_card
 from bertjax.weights.late_interaction import files_of_head
 from bertjax.weights.load import head_tensors, with_masked_lm
 from bertjax.weights.names import two_biases
@@ -580,7 +581,7 @@ class Pretrained:
 
         A head of pretraining that `load_pretrained` left out is written as well. Files that tell
         how the model is used are kept: files of sentence-transformers and, for a fine-tuned model,
-        `task.json` with its maximum length and column names.
+        `task.json` with its maximum length and column names, and the tagger on a frozen encoder.
 
         Raises ValueError if `directory` holds the model itself, or files that bertjax did not
         write. If the disk is full, the previous content of `directory` remains.
@@ -601,7 +602,10 @@ class Pretrained:
         files = files | changed_query_weights(usage.modules, params)
         if isinstance(self.model, BertForLateInteraction):
             files = files_of_head(self.model, params, self.loaded.max_length, usage.modules)
-        if is_described(self._loaded):
+        tagger = usage.tagger.result() if head == "encoder" else None
+        if tagger is not None:
+            files[TAGGER] = safetensors.numpy.save(tagger)
+        if tagger is not None or is_described(self._loaded):
             files["task.json"] = json.dumps(description_of(self._loaded), indent=2)
         is_lower = self.tokenizer and self.tokenizer.do_lower_case
         kept = two_biases(source.tensors, self.config)[:1]

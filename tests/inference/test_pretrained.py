@@ -694,11 +694,10 @@ def test_a_loaded_model_does_not_read_its_directory_again(
     if replaced:  # by a model without these files
         written(folder, one_layer_config, "sequence_classification", tokenizer, seed=1)
     assert results(bert) == expected
-    if use != "tagger":  # which is not saved with its encoder
-        bert.save(tmp_path / "saved")
-        assert results(bertjax.load_pretrained(tmp_path / "saved")) == expected
-        saved = {name: json.loads((tmp_path / "saved" / name).read_text()) for name in files}
-        assert saved == files
+    bert.save(tmp_path / "saved")
+    assert results(bertjax.load_pretrained(tmp_path / "saved")) == expected
+    saved = {name: json.loads((tmp_path / "saved" / name).read_text()) for name in files}
+    assert saved == files
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "bin"])
