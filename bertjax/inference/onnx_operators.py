@@ -50,7 +50,8 @@ def _number(value: Any, like: Value) -> np.ndarray:
 
 @_operator("ne")
 def _ne(to: Translator, out: Any, first: Value, second: Value) -> Value:
-    return to.elementwise("Not", to.elementwise("Equal", first, second, dtype=bool))
+    equal = to.elementwise("Equal", first, second, dtype=bool)
+    return to.elementwise("Not", equal)
 
 
 @_operator("square")
@@ -65,17 +66,20 @@ def _integer_pow(to: Translator, out: Any, x: Value, *, y: int) -> Value:
 
 @_operator("log1p")
 def _log1p(to: Translator, out: Any, x: Value, **params: Any) -> Value:
-    return to.elementwise("Log", to.elementwise("Add", x, _number(1, x)))
+    more = to.elementwise("Add", x, _number(1, x))
+    return to.elementwise("Log", more)
 
 
 @_operator("expm1")
 def _expm1(to: Translator, out: Any, x: Value, **params: Any) -> Value:
-    return to.elementwise("Sub", to.elementwise("Exp", x), _number(1, x))
+    power = to.elementwise("Exp", x)
+    return to.elementwise("Sub", power, _number(1, x))
 
 
 @_operator("erfc")
 def _erfc(to: Translator, out: Any, x: Value) -> Value:
-    return to.elementwise("Sub", _number(1, x), to.elementwise("Erf", x))
+    erf = to.elementwise("Erf", x)
+    return to.elementwise("Sub", _number(1, x), erf)
 
 
 @_operator("select_n")
@@ -100,7 +104,8 @@ def _broadcast(
     shape: list[Dimension] = [1] * len(out.shape)
     for size, axis in zip(x.shape, broadcast_dimensions, strict=True):
         shape[axis] = size
-    return to.expand(to.narrow(to.reshape(x, shape)), out.shape)
+    placed = to.reshape(x, shape)
+    return to.expand(to.narrow(placed), out.shape)
 
 
 @_operator("transpose")
@@ -115,8 +120,10 @@ def _concatenate(to: Translator, out: Any, *parts: Value, dimension: int) -> Val
 
 @_operator("stack")
 def _stack(to: Translator, out: Any, *parts: Value, axis: int) -> Value:
-    shape = (*out.shape[:axis], 1, *out.shape[axis + 1 :])
-    return to.concatenate([to.reshape(part, shape) for part in parts], axis, out.shape)
+    shape = [*out.shape]
+    shape[axis] = 1
+    rows = [to.reshape(part, shape) for part in parts]
+    return to.concatenate(rows, axis, out.shape)
 
 
 @_operator("slice")
@@ -143,8 +150,13 @@ def _rev(to: Translator, out: Any, x: Value, *, dimensions: Sequence[int]) -> Va
 
 @_operator("pad")
 def _pad(to: Translator, out: Any, x: Value, fill: Value, *, padding_config: Any) -> Value:
-    pads = [before for before, *_ in padding_config] + [after for _, after, _ in padding_config]
-    return to.node("Pad", x, to.graph.sizes(pads), fill, out)
+    before = []
+    behind = []
+    for low, high, _ in padding_config:
+        before.append(low)
+        behind.append(high)
+    pads = to.graph.sizes([*before, *behind])
+    return to.node("Pad", x, pads, fill, out)
 
 
 @_operator("iota")
@@ -154,19 +166,22 @@ def _iota(to: Translator, out: Any, *, dimension: int, **params: Any) -> Value:
     places = to.node("Range", np.array(0), end, np.array(1), Kind((size,), np.int64))
     shape: list[Dimension] = [1] * len(out.shape)
     shape[dimension] = size
-    return to.expand(to.reshape(to.cast(places, out.dtype), shape), out.shape)
+    placed = to.reshape(to.cast(places, out.dtype), shape)
+    return to.expand(placed, out.shape)
 
 
 @_operator("dim_as_value")
 def _dim_as_value(to: Translator, out: Any, *, dim: Dimension) -> Value:
-    return to.cast(to.reshape(to.graph.size(dim), ()), out.dtype)
+    size = to.reshape(to.graph.size(dim), ())
+    return to.cast(size, out.dtype)
 
 
 def _reduction(op: str) -> Operator:
     def add(to: Translator, out: Any, x: Value, *, axes: Sequence[int], **params: Any) -> Value:
         numbers = to.cast(x, np.int32) if x.dtype == bool else x
         kind = Kind(out.shape, numbers.dtype)
-        return to.cast(to.node(op, numbers, np.array(axes), kind, keepdims=0), out.dtype)
+        reduced = to.node(op, numbers, np.array(axes), kind, keepdims=0)
+        return to.cast(reduced, out.dtype)
 
     return add
 
@@ -197,7 +212,8 @@ def _dot(to: Translator, out: Any, lhs: Value, rhs: Value, **params: Any) -> Val
     left = to.reshape(lhs, (*batch, *row_sizes, depth))
     right = to.reshape(rhs, (*batch, depth, width))
     product = to.node("MatMul", left, right, Kind((*batch, *row_sizes, width), lhs.dtype))
-    return to.cast(to.reshape(product, out.shape), out.dtype)
+    product = to.reshape(product, out.shape)
+    return to.cast(product, out.dtype)
 
 
 @_operator("gather")
@@ -210,9 +226,8 @@ def _gather(to: Translator, out: Any, x: Value, places: Value, **params: Any) ->
     if not numbers.collapsed_slice_dims and not batch:
         starts = to.cast(places, np.int64)
         of_axes = to.graph.sizes([sizes[axis] for axis in indexed])
-        return to.node(
-            "Slice", x, starts, to.elementwise("Add", starts, of_axes), np.array(indexed), out
-        )
+        ends = to.elementwise("Add", starts, of_axes)
+        return to.node("Slice", x, starts, ends, np.array(indexed), out)
     others = [axis for axis in range(len(x.shape)) if axis >= batch and axis not in indexed]
     is_known = numbers.operand_batching_dims == numbers.start_indices_batching_dims
     is_known &= numbers.operand_batching_dims == tuple(range(batch))
@@ -237,7 +252,8 @@ def _gather(to: Translator, out: Any, x: Value, places: Value, **params: Any) ->
     order = []
     for axis in range(len(shape)):
         order.append(next(of_others if axis in numbers.offset_dims else of_places))
-    return to.expand(to.transpose(found, order), out.shape)
+    found = to.transpose(found, order)
+    return to.expand(found, out.shape)
 
 
 def _plain(to: Translator, places: Value) -> Value:
@@ -274,8 +290,10 @@ def _normalization(
     squares = to.elementwise("Pow", x, _number(2, x))
     of_mean = Kind((*out.shape[:-1], 1), x.dtype)
     mean = to.node("ReduceMean", squares, np.array([-1]), of_mean, keepdims=1)
-    root = to.elementwise("Sqrt", to.elementwise("Add", mean, _number(epsilon, x)))
-    return to.elementwise("Mul", to.elementwise("Div", x, root), parameters[0])
+    variance = to.elementwise("Add", mean, _number(epsilon, x))
+    root = to.elementwise("Sqrt", variance)
+    quotient = to.elementwise("Div", x, root)
+    return to.elementwise("Mul", quotient, parameters[0])
 
 
 # Patterns of several operators for which ONNX has one: (to, output of the last node) -> what
@@ -284,12 +302,15 @@ def _normalization(
 
 def _as_gelu(to: Translator, product: Value) -> Value | None:
     """x / 2 * (1 + erf(x / sqrt(2))) is Gelu(x)."""
-    halved, added = [to.producer(x, "Mul", "Add") for x in product.node.inputs]  # type: ignore[union-attr]
+    first, second = product.node.inputs  # type: ignore[union-attr]
+    halved = to.producer(first, "Mul")
+    added = to.producer(second, "Add")
     x = _other(halved, "Mul", 0.5)
     erf = to.producer(_other(added, "Add", 1.0), "Erf")
     if x is None or erf is None or to.opset < 20:
         return None
-    if _other(to.producer(erf.inputs[0], "Mul"), "Mul", 0.5**0.5) is not x:
+    scaled = to.producer(erf.inputs[0], "Mul")
+    if _other(scaled, "Mul", 0.5**0.5) is not x:
         return None
     return to.graph.node("Gelu", x, x)
 

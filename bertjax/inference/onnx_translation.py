@@ -178,13 +178,15 @@ class Translator:
         if narrow is not value and same_shape(_without_ones(value.shape), _without_ones(shape)):
             # Axes of size 1 are added to the broadcast, or removed.
             missing = [1] * (len(value.shape) - len(narrow.shape))
-            sizes = [
-                n
-                for n, wide in zip([*missing, *narrow.shape], value.shape, strict=True)
-                if not same(wide, 1)
-            ]
-            of_narrow = [1 if same(size, 1) else sizes.pop(0) for size in shape]
-            return self.expand(self.reshape(narrow, of_narrow), shape)
+            sizes = []
+            for size, wide in zip([*missing, *narrow.shape], value.shape, strict=True):
+                if not same(wide, 1):
+                    sizes.append(size)
+            of_narrow = []
+            for size in shape:
+                of_narrow.append(1 if same(size, 1) else sizes.pop(0))
+            narrow = self.reshape(narrow, of_narrow)
+            return self.expand(narrow, shape)
         if value.array is not None:
             return self.changed(value, ("reshape", *shape), lambda array: array.reshape(shape))
         while node := self.producer(value, "Reshape"):
