@@ -24,13 +24,19 @@ def parser_of(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def take_turns(sides: Mapping[str, Run], work: Any, rounds: int) -> tuple[dict, dict]:
+def take_turns(
+    sides: Mapping[str, Run],
+    work: Any,
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[dict, dict]:
     """Lets contenders do the same work in turns, after a warm-up.
 
     Args:
         sides: {contender: function of the work}.
         work: the argument of each function.
         rounds: the number of timed calls of each.
+        clock: returns the seconds since some moment.
 
     Returns:
         {contender: result of the warm-up} and {contender: seconds of each timed call}.
@@ -39,9 +45,9 @@ def take_turns(sides: Mapping[str, Run], work: Any, rounds: int) -> tuple[dict, 
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, run in sides.items():
-            start = time.perf_counter()
+            start = clock()
             run(work)
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(clock() - start)
     return first, seconds
 
 

@@ -152,8 +152,8 @@ def _write_files(
         if score is not None:
             variants[name] = score(file)
     table = ""
-    if variants:
-        table = table_of(variants, files)
+    if score is not None:
+        table = table_of(variants, files, score.speeds(files))
         print(table)
     if "float32" not in config.dtype:
         for file in folder.glob(f"{original.name}*"):

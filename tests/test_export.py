@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,10 +19,17 @@ from bertjax.config.model import TaggerConfig
 from bertjax.export import ExportConfig
 from bertjax.inference import onnx_export
 from bertjax.inference.evaluation import from_file
-from bertjax.inference.onnx_check import Scorer, largest_differences, sample_arrays
+from bertjax.inference.onnx_check import (
+    Scorer,
+    Variant,
+    largest_differences,
+    loss_in_percent,
+    sample_arrays,
+)
 from bertjax.inference.onnx_quantization import quantize_within, sensitivities
 from bertjax.inference.pretrained import Pretrained
 from bertjax.inference.saved_task import with_task
+from bertjax.tasks.measures import ScoredRows
 from bertjax.tasks.sources.columns import Columns
 from bertjax.weights import load_model
 from bertjax.weights.hf import check_files
@@ -331,6 +339,20 @@ def test_scores_of_float32_are_those_of_bertjax(task, trained, labelled, tmp_pat
     assert expected and found.keys() == expected.keys()
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, abs=1e-3), name
+
+
+def test_a_loss_on_a_single_example_counts():
+    classes = Pretrained(load_model("bertjax:tiny", "sequence_classification")).task_with()
+    numbers = dataclasses.replace(classes, best_metric="mae")
+    for task, name, before, after, loss in (
+        (classes, "accuracy", 1.0, 0.0, 100.0),
+        (classes, "accuracy", 0.0, 1.0, -100.0),
+        (numbers, "mae", 0.5, 2.0, 1.5),
+    ):
+        reference = Variant(ScoredRows(task), {name: before})
+        file = Path("model.onnx")
+        variants = {file: Variant(ScoredRows(task), {name: after})}
+        assert loss_in_percent(variants.__getitem__, reference, file) == loss
 
 
 def test_a_check_without_labels_or_of_choices_is_refused(trained, tmp_path):

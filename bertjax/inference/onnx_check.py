@@ -1,7 +1,8 @@
 """Compares exported models with bertjax, and scores them, through ONNX Runtime."""
 
+import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from bertjax.inference.texts import SAMPLE_TEXTS
 from bertjax.tasks import Task
 from bertjax.tasks.intervals import Difference, Interval, compare, score_intervals
 from bertjax.tasks.measures import ScoredRows, measure_of
-from bertjax.tasks.metrics import LOWER_IS_BETTER, is_fraction
+from bertjax.tasks.metrics import higher_is_better, is_fraction
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.task import Outputs
 from bertjax.tasks.training_data import Labels, RowShape, make_rows
@@ -88,6 +89,9 @@ def largest_differences(export: Exported, file: Path, arrays: Arrays) -> dict[st
 
 # Rows of a batch of ONNX Runtime in which examples are scored.
 ROWS = 32
+# Speeds are those of as many examples, and medians of as many rounds.
+TIMED = 256
+ROUNDS = 3
 
 
 class SessionPredictor(Predictor):
@@ -139,12 +143,10 @@ class Variant(NamedTuple):
     Attributes:
         rows: what the metrics need of them.
         scores: {metric: value}.
-        speed: examples per second of ONNX Runtime.
     """
 
     rows: ScoredRows
     scores: dict[str, float]
-    speed: float
 
 
 class Scorer:
@@ -168,41 +170,69 @@ class Scorer:
 
     def __call__(self, file: Path) -> Variant:
         """Returns the scores of a file; raises ValueError if the examples have no labels."""
-        predictor = SessionPredictor(self._task, self._export, open_session(file), self._loaded)
         rows = ScoredRows(self._task)
-        scores = self._task.score(rows.observe(predictor({}, self._examples)))
+        scores = self._task.score(rows.observe(self._predictor(file)({}, self._examples)))
         if not scores:
             raise ValueError("--check: the examples have no labels, by which they could be scored.")
-        return Variant(rows, scores, len(self._examples) / max(predictor.seconds, 1e-9))
+        return Variant(rows, scores)
+
+    def speeds(self, files: Mapping[str, Path]) -> dict[str, float]:
+        """Returns {name of a file: examples per second of ONNX Runtime}.
+
+        The files take turns, because the speed of a machine changes while other programs run.
+        """
+        examples = self._examples[:: max(1, len(self._examples) // TIMED)][:TIMED]
+        predictors = {name: self._predictor(file) for name, file in files.items()}
+        seconds: dict[str, list[float]] = {name: [] for name in files}
+        for _ in range(1 + ROUNDS):
+            for name, predictor in predictors.items():
+                predictor.seconds = 0.0
+                for _ in predictor({}, examples):
+                    pass
+                seconds[name].append(predictor.seconds)
+        speeds = {}
+        for name, (_, *measured) in seconds.items():  # without the first round, the warm-up
+            speeds[name] = len(examples) / max(statistics.median(measured), 1e-9)
+        return speeds
+
+    def _predictor(self, file: Path) -> SessionPredictor:
+        return SessionPredictor(self._task, self._export, open_session(file), self._loaded)
 
 
-def loss_in_percent(score: Scorer, reference: Variant, file: Path) -> float:
+def loss_in_percent(score: Callable[[Path], Variant], reference: Variant, file: Path) -> float:
     """Returns how much less the main score of a file is than that of a reference."""
-    metric, difference = loss_of(score(file), reference)
-    if difference is None:
-        return 0.0
-    loss = difference.difference if metric in LOWER_IS_BETTER else -difference.difference
+    variant = score(file)
+    metric = main_metric(variant)
+    loss = reference.scores[metric] - variant.scores[metric]
+    if not higher_is_better(metric):
+        loss = -loss
     return 100 * loss if is_fraction(metric) else loss
 
 
-def loss_of(variant: Variant, reference: Variant) -> tuple[str, Difference | None]:
-    """Returns the main metric of a task, and its difference from that of a reference.
+def main_metric(variant: Variant) -> str:
+    """Returns the name of the main metric of a task, or of the first one of those there are."""
+    name = variant.rows.task.best_metric
+    if name in variant.scores:
+        return name
+    return next(iter(variant.scores))
 
-    The difference is None if there are too few examples for a comparison.
+
+def difference_of(variant: Variant, reference: Variant) -> Difference | None:
+    """Returns the difference of the main metric from that of a reference.
+
+    It is None if there are too few examples for a comparison.
     """
-    task = variant.rows.task
-    name = task.best_metric
-    if name not in variant.scores:
-        name = next(iter(variant.scores))
     units = [*variant.rows.units(), *reference.rows.units()]
-    differences = compare(measure_of(task, units), variant.rows.groups())
-    return name, differences.get(name)
+    differences = compare(measure_of(variant.rows.task, units), variant.rows.groups())
+    return differences.get(main_metric(variant))
 
 
-def table_of(variants: Mapping[str, Variant], files: Mapping[str, Path]) -> str:
+def table_of(
+    variants: Mapping[str, Variant], files: Mapping[str, Path], speeds: Mapping[str, float]
+) -> str:
     """Returns a table in Markdown: score, difference from the first variant, size and speed."""
     reference = next(iter(variants.values()))
-    metric, _ = loss_of(reference, reference)
+    metric = main_metric(reference)
     lines = [
         f"| | {metric} | difference from float32 | MB | examples per second |",
         "|---|---|---|---|---|",
@@ -210,12 +240,13 @@ def table_of(variants: Mapping[str, Variant], files: Mapping[str, Path]) -> str:
     for name, variant in variants.items():
         interval = score_intervals(variant.rows).get(metric)
         cells = [name, _shown(metric, variant.scores[metric], interval), ""]
-        _, difference = loss_of(variant, reference)
-        if variant is not reference and difference is not None:
-            cells[-1] = _shown(metric, difference.difference, difference.interval)
+        if variant is not reference:
+            difference = difference_of(variant, reference)
+            if difference is not None:
+                cells[-1] = _shown(metric, difference.difference, difference.interval)
         file = files[name]
         size = sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))
-        cells += [f"{size / 1e6:,.0f}", f"{variant.speed:,.1f}"]
+        cells += [f"{size / 1e6:,.0f}", f"{speeds[name]:,.1f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
