@@ -133,17 +133,29 @@ class Sentences(BaseModel):
     sentences: list[str]
 
 
+class SimilarityParameters(BaseModel):
+    """How the sentences are embedded."""
+
+    prompt_name: str | None = None
+    truncate: bool | None = None
+
+
 class Similarity(Question):
     """The cosines of a sentence with others: [number, ...]."""
 
     inputs: Sentences
+    parameters: SimilarityParameters = SimilarityParameters()
 
     @property
     def asked_texts(self) -> Sequence[Any]:
         return self.inputs.sentences
 
     def asked(self, model: Any, limits: Limits) -> Asked:
-        asked = model.embed([self.inputs.source_sentence, *self.inputs.sentences], limits)
+        parameters = self.parameters
+        if parameters.truncate is not None:
+            limits = limits._replace(truncate=parameters.truncate)
+        texts = [self.inputs.source_sentence, *self.inputs.sentences]
+        asked = model.embed(texts, limits, prompt_name=parameters.prompt_name)
 
         def answer(results: list[Any]) -> np.ndarray:
             source, *others = asked.answer(results)
@@ -156,7 +168,7 @@ class Parameters(BaseModel):
     """What Hugging Face's Inference API sends with a text to classify."""
 
     top_k: int | None = None
-    function_to_apply: str | None = None
+    function_to_apply: Literal["none"] | None = None
 
 
 class Predict(Question):

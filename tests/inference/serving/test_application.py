@@ -121,6 +121,12 @@ def test_similarity_is_the_cosine(client, sentences):
     for path in ("/similarity", "/models/dense"):
         found = answer_of(client, path + "/" * (path != "/similarity"), inputs=inputs)
         np.testing.assert_allclose(found, vectors @ vectors[0], atol=TOLERANCE)
+    fields = {"prompt_name": "query", "truncate": True}
+    inputs["sentences"] = [" ".join(sentences[:20])]
+    found = answer_of(client, "/similarity", inputs=inputs, parameters=fields)
+    texts = [sentences[0], *inputs["sentences"]]
+    one, other = answer_of(client, "/embed", inputs=texts, **fields)
+    np.testing.assert_allclose(found, [np.dot(one, other)], atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("prompt", [None, "query", "document"])
@@ -192,6 +198,13 @@ def test_predictions_are_those_of_python(client, ours, sentences):
     assert [score["score"] for score in raw] == pytest.approx(sorted(logits)[::-1], abs=TOLERANCE)
     listed = answer_of(client, "/models/class/", inputs=sentences[0], parameters={"top_k": 2})
     assert [score["label"] for score in listed[0]] == [score["label"] for score in found[0][:2]]
+    fields = {"inputs": sentences[0], "parameters": {"function_to_apply": "none"}}
+    (listed,) = answer_of(client, "/models/class/", **fields)
+    assert [score["score"] for score in listed] == pytest.approx(
+        [score["score"] for score in raw], abs=TOLERANCE
+    )
+    fields["parameters"]["function_to_apply"] = "sigmoid"
+    assert "'none'" in answer_of(client, "/models/class/", 422, **fields)["error"]
 
 
 @pytest.mark.parametrize("endpoint", ["embed", "predict", "embed_sparse"])
