@@ -108,7 +108,8 @@ def check(export: Exported, file, shapes=SHAPES, run=None, opset: int = 20) -> N
                 difference = np.abs(values - found)
                 if found.shape[: len(shape)] == is_token.shape:
                     difference = difference[is_token]
-                assert difference.max() <= 1e-4, (name, shape, rows, export.model.config)
+                allowed = 1e-4 * max(1.0, np.abs(values).max())  # sums over tokens are large
+                assert difference.max() <= allowed, (name, shape, rows, export.model.config)
 
 
 def axes_of(head: str) -> str:
