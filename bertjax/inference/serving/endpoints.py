@@ -325,7 +325,11 @@ def prepare(
             f"truncation_direction is {side}, but {model.name} truncates texts at their "
             f"{model.truncation_side}: leave it out.",
         )
-    return model, endpoint, question.asked(model, Limits(truncate, question.of_texts))
+    try:
+        asked = question.asked(model, Limits(truncate, question.of_texts))
+    except ValueError as error:  # of a task or a tokenizer
+        raise Refused(422, "tokenizer", str(error)) from error
+    return model, endpoint, asked
 
 
 def _read(kind: type[Question], body: bytes) -> Question:

@@ -390,10 +390,7 @@ class ScoringModel(ServedModel):
         longest = self.max_length
         if not limits.truncate and not task.reads_windows:
             longest += 1
-        try:
-            features = task.features_to_predict(example, self._tokenizer, longest)
-        except ValueError as error:
-            raise Refused(422, "tokenizer", str(error)) from error
+        features = task.features_to_predict(example, self._tokenizer, longest)
         for index, feature in enumerate(features):
             if len(feature.input_ids) > self.max_length:
                 raise limits.too_long(int(example.id) + index, self.max_length)
