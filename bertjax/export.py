@@ -84,7 +84,7 @@ def run(config: ExportConfig) -> None:
     from bertjax.base.outputs import check_paths, replacing_folder
     from bertjax.devices.compilation import start_command
     from bertjax.inference.onnx_check import check_package
-    from bertjax.inference.onnx_export import FOLDER, exported
+    from bertjax.inference.onnx_export import FOLDER, exported, left_to_readers
     from bertjax.inference.pretrained import Pretrained
     from bertjax.weights import load_model
     from bertjax.weights.hf import CARD
@@ -99,6 +99,8 @@ def run(config: ExportConfig) -> None:
     if config.head is None:
         _check_modules(loaded)
     export = exported(loaded, config.prompt)
+    for line in left_to_readers(loaded):
+        print(line)
     with replacing_folder(config.output) as folder:
         Pretrained(loaded).save(folder)
         (folder / FOLDER).mkdir()

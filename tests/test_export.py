@@ -147,6 +147,28 @@ def test_sentence_transformers_finds_the_file(trained, tmp_path):
     assert names == ["token_embeddings", "sentence_embedding"]
 
 
+def test_what_is_not_in_the_file_of_a_sparse_encoder_is_said(tmp_path, capsys):
+    bertjax.finetune(
+        task="sparse",
+        train=PAIRS,
+        dev_fraction=0.0,
+        init="bertjax:tiny",
+        workdir=str(tmp_path / "run"),
+        max_steps=1,
+        max_length=32,
+        queries="static",
+    )
+    source = tmp_path / "run" / "model"
+    described = source / "config_sentence_transformers.json"
+    settings = json.loads(described.read_text()) | {"max_active_dims": 5}
+    described.write_text(json.dumps(settings))
+    (source / "checksums.json").unlink()
+    exported(source, tmp_path / "out")
+    said = capsys.readouterr().out
+    assert "keep the 5 highest (max_active_dims)" in said
+    assert "The file encodes documents." in said
+
+
 @pytest.mark.parametrize("task", ["sparse", pytest.param("colbert", marks=WEEKLY)])
 def test_other_encoders_are_exported_as_they_embed(task, trained, tmp_path):
     source = trained(task)

@@ -141,6 +141,25 @@ def exported(loaded: LoadedModel, prompt: str | None = None) -> Exported:
     return Exported(model, _only_used(model, params), inputs, outputs, axes, read, skipped)
 
 
+def left_to_readers(loaded: LoadedModel) -> list[str]:
+    """Returns what the programs that read the file of a sparse encoder have to do, a line each."""
+    if loaded.head != "sparse":
+        return []
+    own: Any = loaded.source.usage.modules.result()
+    lines = []
+    if own.sparse.query_weights is not None:
+        lines.append(
+            "The file encodes documents. The weights of queries are a table of words, which "
+            "bertjax and sentence-transformers read."
+        )
+    if own.sparse.max_active_dims is not None:
+        lines.append(
+            f"All weights of a text are in the output: keep the {own.sparse.max_active_dims} "
+            "highest (max_active_dims)."
+        )
+    return lines
+
+
 def _only_used(model: BertWithHead, params: Any) -> Any:
     """Returns the parameters that a model has, as numpy arrays."""
     names = {path.partition("/")[0] for path in param_shapes(model)}
