@@ -208,7 +208,8 @@ def main() -> None:
         servers["sentence-transformers"] = Server(other, args.port + 1)
     rng = np.random.default_rng(0)
     for server in servers.values():
-        server.load(args.connections, rng.integers(0, TEXTS, 200).tolist(), texts, expected)
+        first = rng.integers(0, TEXTS, args.connections).tolist()
+        server.load(args.connections, first, texts, expected)
         server.megabytes.clear()
     for _ in range(args.rounds):
         requests = rng.integers(0, TEXTS, args.requests // args.rounds).tolist()
