@@ -51,7 +51,7 @@ def pooled(
         if mode == "cls":
             vector = take_positions(x, firsts)
         elif mode == "lasttoken":
-            lasts = jnp.maximum(sequence_starts + whole.sum(-1) - 1, 0)
+            lasts = jnp.where(whole, positions, 0).max(-1)
             vector = take_positions(x, lasts)
         elif mode == "max":
             highest = jnp.where(inside[..., None], x[:, None], -jnp.inf).max(2)

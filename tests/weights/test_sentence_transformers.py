@@ -248,6 +248,18 @@ def test_activations_equal_those_of_pytorch(library, name):
     np.testing.assert_allclose(ACTIVATIONS[name](x), expected, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("mask", [[0, 0, 1, 1, 1], [1, 1, 0, 1, 0]])
+def test_the_last_token_is_that_of_the_mask_in_rows_with_gaps(library, mask):
+    import torch
+    from sentence_transformers.sentence_transformer import modules as kinds
+
+    x = np.random.default_rng(0).normal(size=(1, 5, 4)).astype(np.float32)
+    features = {"token_embeddings": torch.tensor(x), "attention_mask": torch.tensor([mask])}
+    expected = kinds.Pooling(4, "lasttoken")(features)["sentence_embedding"]
+    found = pooled(x, np.array([mask]), np.array([[0]]), "lasttoken")
+    np.testing.assert_array_equal(found[:, 0], expected.numpy())
+
+
 def test_poolings_of_packed_rows_are_those_of_their_texts_alone():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1, 9, 4)).astype(np.float32)
