@@ -15,6 +15,7 @@ import threading
 import time
 
 import numpy as np
+import psutil
 import pytest
 
 import bertjax
@@ -317,11 +318,21 @@ def test_a_client_that_does_not_take_its_answer_is_cut_off(loaded, sentences):
             for _ in range(20):
                 connection.sendall(one)
         assert post(port, "/embed", {"inputs": "a"})[0] == 200
-        time.sleep(2.0)
+        assert _is_open(port, connection)
+        _wait(lambda: not _is_open(port, connection), 60)
         # The rest is gone: less arrives than was asked for.
         connection.settimeout(10)
         answers = answer_on(connection)
         assert answers.count(b" 200 OK") < 20
+
+
+def _is_open(port, connection):
+    """Whether this process, as the server, has its end of a client's connection open."""
+    client = connection.getsockname()
+    for other in psutil.Process().net_connections("tcp"):
+        if other.laddr.port == port and other.raddr == client:
+            return True
+    return False
 
 
 def test_texts_of_clients_that_have_gone_leave_the_queue(loaded):
