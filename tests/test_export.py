@@ -147,6 +147,14 @@ def test_sentence_transformers_finds_the_file(trained, tmp_path):
     assert names == ["token_embeddings", "sentence_embedding"]
 
 
+def test_a_process_of_its_own_exports_a_model(tmp_path):
+    words = [sys.executable, "-m", "bertjax", "export", "bertjax:tiny", "--to", "onnx"]
+    done = subprocess.run([*words, "--output", tmp_path / "out"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "largest difference from bertjax" in done.stdout
+    assert (tmp_path / "out" / "onnx" / "model.onnx").is_file()
+
+
 def test_what_is_not_in_the_file_of_a_sparse_encoder_is_said(tmp_path, capsys):
     bertjax.finetune(
         task="sparse",

@@ -24,6 +24,8 @@ EXTRAS = {
     "apache_beam",
     "libtpu",
     "mlflow",
+    "onnx",
+    "onnxruntime",
     "tensorflow",
     "torch",
     "trackio",

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.slow
 RUN_ELSEWHERE = {
     "quickstart": "test_quickstart.py",
     "completion": "test_completion.py",
+    "export": "test_export.py",
     "serve": "test_serve.py",
 }
 
