@@ -75,9 +75,8 @@ def run(config: ExportConfig) -> None:
     Raises:
         FileNotFoundError: there is no model, or no file of --check.
         ImportError: the extra `onnx` is not installed.
-        NotImplementedError: a part of the model cannot be exported.
-        ValueError: the files of the model cannot be followed, the outputs differ, or the examples
-            of --check do not fit the model.
+        ValueError: the model has an operation without a translation, its files cannot be followed,
+            the outputs differ, or the examples of --check do not fit the model.
         OSError: the model cannot be written.
     """
     from bertjax.base.checksums import write_checksums

@@ -170,7 +170,7 @@ def write_onnx(export: Exported, path: Path, opset: int = OPSET) -> None:
     """Writes a model as an ONNX file, with `DATA_SUFFIX` beside it if it is larger than 2 GB.
 
     The numbers are those of `model.dtype` in the graph, and float32 in its outputs. Raises
-    NotImplementedError if the model has an operation without a translation.
+    ValueError if the model has an operation without a translation.
     """
     longest = export.model.config.max_length
     # jax needs to be told the second one to compare sizes of relative positions.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.inference.onnx_graph import Dimension, Kind, Node, Value, is_number
-from bertjax.inference.onnx_translation import Translator, same
+from bertjax.inference.onnx_translation import Translator, same, untranslated
 
 Operator = Callable[..., Any]
 OPERATORS: dict[str, Operator] = {}
@@ -232,7 +232,7 @@ def _gather(to: Translator, out: Any, x: Value, places: Value, **params: Any) ->
     is_known = numbers.operand_batching_dims == numbers.start_indices_batching_dims
     is_known &= numbers.operand_batching_dims == tuple(range(batch))
     if not is_known or not all(same(sizes[axis], x.shape[axis]) for axis in others):
-        raise NotImplementedError(f"gather of slices {sizes} with {numbers} has no translation.")
+        raise untranslated(f"gather of slices {sizes} with {numbers}")
     places = _plain(to, places)
     lead = places.shape[:-1]
     first = 0
@@ -275,7 +275,7 @@ def _scatter_add(to: Translator, out: Any, x: Value, places: Value, by: Value, *
     """Adds numbers to x [B, N] at places [B, L, 1] of each row, as sums over segments do."""
     numbers = params["dimension_numbers"]
     if numbers.operand_batching_dims != (0,) or numbers.update_window_dims or len(x.shape) != 2:
-        raise NotImplementedError(f"scatter-add with {numbers} has no translation.")
+        raise untranslated(f"scatter-add with {numbers}")
     at = to.cast(to.reshape(places, places.shape[:-1]), np.int64)
     return to.node("ScatterElements", x, at, by, out, axis=1, reduction="add")
 

@@ -35,6 +35,14 @@ def normalized(
 _UNCHANGED = ("copy", "name", "optimization_barrier", "stop_gradient", "layout_constraint")
 
 
+def untranslated(operation: str) -> ValueError:
+    """Returns the refusal of a model with an operation that has no translation."""
+    return ValueError(
+        f"The model cannot be exported, as ONNX has no operator for {operation}: report it as an "
+        "issue of bertjax, or serve it by bertjax serve."
+    )
+
+
 class Translator:
     """Adds the operations of jaxprs to a graph.
 
@@ -98,10 +106,7 @@ class Translator:
             if _is_constant(equation, inputs):
                 return self._computed(equation, inputs)
             if name not in self._operators:
-                raise NotImplementedError(
-                    f"ONNX has no operator for {name} in {self.graph.scope}: this model cannot be "
-                    "exported."
-                )
+                raise untranslated(f"{name} in {self.graph.scope}")
             found = self._operators[name](self, equation.outvars[0].aval, *inputs, **params)
             return found if isinstance(found, list) else [found]
         finally:
