@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.inference.onnx_graph import Dimension, Kind, Node, Value, is_number
+from bertjax.inference.onnx_graph import Dimension, Kind, Node, Shape, Value, is_number
 from bertjax.inference.onnx_translation import Translator, same, untranslated
 
 Operator = Callable[..., Any]
@@ -218,42 +218,60 @@ def _dot(to: Translator, out: Any, lhs: Value, rhs: Value, **params: Any) -> Val
 
 @_operator("gather")
 def _gather(to: Translator, out: Any, x: Value, places: Value, **params: Any) -> Value:
-    """Gather for vectors of a table, GatherND for those of each row, Slice for one slice."""
+    """Slice for one slice, Gather for vectors of a table, GatherND for those of each row."""
     numbers = params["dimension_numbers"]
-    indexed = numbers.start_index_map
-    batch = len(numbers.operand_batching_dims)
     sizes = params["slice_sizes"]
+    indexed = numbers.start_index_map
+    batch = numbers.operand_batching_dims
     if not numbers.collapsed_slice_dims and not batch:
-        starts = to.cast(places, np.int64)
-        of_axes = to.graph.sizes([sizes[axis] for axis in indexed])
-        ends = to.elementwise("Add", starts, of_axes)
-        return to.node("Slice", x, starts, ends, np.array(indexed), out)
-    others = [axis for axis in range(len(x.shape)) if axis >= batch and axis not in indexed]
-    is_known = numbers.operand_batching_dims == numbers.start_indices_batching_dims
-    is_known &= numbers.operand_batching_dims == tuple(range(batch))
-    if not is_known or not all(same(sizes[axis], x.shape[axis]) for axis in others):
+        return _slice_at(to, out, x, places, indexed, sizes)
+    others = [axis for axis in range(len(x.shape)) if axis not in (*batch, *indexed)]
+    is_first = batch == numbers.start_indices_batching_dims == tuple(range(len(batch)))
+    if not is_first or not all(same(sizes[axis], x.shape[axis]) for axis in others):
         raise untranslated(f"gather of slices {sizes} with {numbers}")
     places = _plain(to, places)
     lead = places.shape[:-1]
-    first = 0
+    first = 0  # axis of the result at which the axes of the places begin
     if len(indexed) == 1 and not batch:
         first = indexed[0]
         at = to.narrow(to.reshape(places, lead))
         shape = (*x.shape[:first], *at.shape, *x.shape[first + 1 :])
         found = to.node("Gather", x, at, Kind(shape, x.dtype), axis=first)
     else:
-        turned = to.transpose(x, [*range(batch), *indexed, *others])
-        shape = (*lead, *(x.shape[axis] for axis in others))
+        turned = to.transpose(x, [*batch, *indexed, *others])
         at = to.cast(places, np.int64)
-        found = to.node("GatherND", turned, at, Kind(shape, x.dtype), batch_dims=batch)
-    # The axes of the places stand at `first`; in the output, `offset_dims` are the other axes.
-    of_places = iter(range(first, first + len(lead)))
-    of_others = iter([*range(first), *range(first + len(lead), len(shape))])
+        kind = Kind((*lead, *(x.shape[axis] for axis in others)), x.dtype)
+        found = to.node("GatherND", turned, at, kind, batch_dims=len(batch))
+    order = _order_of_gathered(len(out.shape), first, len(lead), numbers.offset_dims)
+    return to.expand(to.transpose(found, order), out.shape)
+
+
+def _slice_at(
+    to: Translator, out: Any, x: Value, places: Value, axes: Sequence[int], sizes: Shape
+) -> Value:
+    """Returns the slice of these sizes that starts at one place."""
+    starts = to.cast(places, np.int64)
+    of_axes = to.graph.sizes([sizes[axis] for axis in axes])
+    ends = to.elementwise("Add", starts, of_axes)
+    return to.node("Slice", x, starts, ends, np.array(axes), out)
+
+
+def _order_of_gathered(
+    ndim: int, first: int, of_places: int, offset_dims: Sequence[int]
+) -> list[int]:
+    """Returns the order of axes that jax has of a result of Gather.
+
+    The axes of the places are `of_places` axes from `first` in the result of ONNX, and those
+    outside `offset_dims` in that of jax.
+    """
+    behind = first + of_places
+    places = iter(range(first, behind))
+    others = iter([*range(first), *range(behind, ndim)])
     order = []
-    for axis in range(len(shape)):
-        order.append(next(of_others if axis in numbers.offset_dims else of_places))
-    found = to.transpose(found, order)
-    return to.expand(found, out.shape)
+    for axis in range(ndim):
+        source = others if axis in offset_dims else places
+        order.append(next(source))
+    return order
 
 
 def _plain(to: Translator, places: Value) -> Value:
