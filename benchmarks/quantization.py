@@ -89,10 +89,11 @@ class PyTorchSession:
         self._model = model
 
     def run(self, names: Sequence[str], arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Returns all outputs, in the order of the model."""
+        """Returns the last outputs of the model, as many as there are names."""
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         with torch.inference_mode():
-            return [value.numpy() for value in self._model(**tensors)]
+            outputs = self._model(**tensors)
+        return [value.numpy() for value in outputs[-len(names) :]]
 
 
 def open_session(file: Path) -> Any:

@@ -82,8 +82,8 @@ def run(config: ExportConfig) -> None:
     from bertjax.base.checksums import write_checksums
     from bertjax.base.outputs import check_paths, replacing_folder
     from bertjax.devices.compilation import start_command
-    from bertjax.inference.onnx_check import check_package
     from bertjax.inference.onnx_export import FOLDER, exported, left_to_readers
+    from bertjax.inference.onnx_session import check_package
     from bertjax.inference.pretrained import Pretrained
     from bertjax.weights import load_model
     from bertjax.weights.hf import CARD

@@ -7,10 +7,11 @@ from bertjax.config.serve_config import ServeConfig
 def run(config: ServeConfig) -> None:
     """Serves the models of `config` until a signal ends the process; see `inference.serving`.
 
-    Raises FileNotFoundError, OSError if the address is in use, and ValueError if a model cannot be
-    served.
+    Raises FileNotFoundError, OSError if the address is in use, ImportError if an extra is missing,
+    and ValueError if a model cannot be served.
     """
     from bertjax.devices.compilation import start_command
+    from bertjax.inference.onnx_session import check_package
 
     try:
         from bertjax.inference.serving.server import serve
@@ -18,6 +19,8 @@ def run(config: ServeConfig) -> None:
         raise ImportError(
             f"The server needs {error.name}: pip install 'bertjax[serve]'."
         ) from error
+    if config.backend == "onnx":
+        check_package()
     serve(start_command(config))
 
 

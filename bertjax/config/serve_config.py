@@ -1,13 +1,14 @@
 """Settings of the server of models, `bertjax.serve`."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
 from bertjax.base.checked import Checked, Count, Positive
 
 Port = Annotated[int, "[0, 65535]"]
+Backend = Literal["jax", "onnx"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,8 +16,8 @@ class ServeConfig(Checked):
     """Config of `bertjax.serve`: the models, where they are served, and what is refused.
 
     Raises:
-        ValueError: no model is given, a value is not of the type of its field, or a request of
-            `max_texts` texts would never find room.
+        ValueError: no model is given, a value is not of the type of its field, `onnx_file` is given
+            for another backend, or a request of `max_texts` texts would never find room.
     """
 
     models: Annotated[tuple[str, ...], tyro.conf.Positional]
@@ -30,6 +31,12 @@ class ServeConfig(Checked):
     api_key_file: str | None = None
     """File with one key per line, one of which each request has to name (Authorization: Bearer
     KEY); None: all requests are answered."""
+    backend: Backend = "jax"
+    """What computes: jax, or onnx, ONNX Runtime on the CPU, which needs the extra onnx and compiles
+    nothing at the start."""
+    onnx_file: str | None = None
+    """File of ONNX Runtime in the folder onnx of each model, such as model_quantized.onnx for int8,
+    as bertjax export writes it; None: models are exported in float32 at the start."""
     max_length: Count | None = None
     """Maximum number of tokens per text, or pair of texts; None: as the files of the model say."""
     auto_truncate: bool = False
@@ -52,6 +59,8 @@ class ServeConfig(Checked):
         super().__post_init__()
         if not self.models:
             raise ValueError("No model is given: name a directory, or NAME=DIRECTORY for several.")
+        if self.onnx_file is not None and self.backend != "onnx":
+            raise ValueError(f"--onnx_file {self.onnx_file} needs --backend onnx: give it, too.")
         if self.max_texts > self.max_waiting:
             raise ValueError(
                 f"--max_texts {self.max_texts} is more than --max_waiting {self.max_waiting}, so "

@@ -22,7 +22,9 @@ from bertjax.inference.output_files import (
     file_identity,
 )
 from bertjax.inference.predictor import (
+    Layout,
     Piece,
+    Program,
     compiled_program,
     for_inference,
     inference_params,
@@ -74,18 +76,18 @@ class Encoder:
         after_batch: called with the number of texts of each batch that is finished.
         model: the module with the head that computes them.
         settings: everything besides model and text that determines the result, as JSON values.
-        fixed_lengths: as of `packed_pieces`.
+        layout: as of `packed_pieces`.
 
     Raises:
         ValueError: an argument does not fit the model.
     """
 
     noun = "vectors"  # what an output holds
-    fixed_lengths = False
+    layout: Layout = "packed"
     model: BertWithHead
 
     _params: Any
-    program: Callable[..., Any]
+    program: Program
 
     def __init__(
         self,
@@ -141,6 +143,12 @@ class Encoder:
         """Returns what the encoder computes of token ids, for each of `rows`."""
         raise NotImplementedError
 
+    def compute_by(self, program: Program) -> None:
+        """Computes by a program for rows of one text, which has the parameters itself."""
+        self.program = program
+        self.layout = "single"
+        self._params = None
+
     def _outputs(
         self, rows: Sequence[Sequence[int]], firsts: Sequence[int] | None = None
     ) -> Iterator[tuple[Piece, Any]]:
@@ -157,7 +165,7 @@ class Encoder:
             limit=self._limit,
             pad_token_id=self._tokenizer.pad_token_id,
             batch_size=self._batch_size,
-            fixed_lengths=self.fixed_lengths,
+            layout=self.layout,
         )
         started = ((piece, self.program(self._params, piece.batch)) for piece in pieces)
         for piece, outputs in read_behind(started):
@@ -257,8 +265,8 @@ class Embedder(Encoder):
         """Returns the embeddings of token ids, float32 [len(rows), size]."""
         vectors = np.empty((len(rows), self.size), np.float32)
         firsts = [self.prompt_length] * len(rows) if self.prompt_length else None
-        for piece, values in self._outputs(rows, firsts):
-            values = np.asarray(values)
+        for piece, outputs in self._outputs(rows, firsts):
+            values = np.asarray(outputs["sentence_embedding"])
             for text, place in piece.placements.items():
                 vectors[text] = values[place.row, place.slot]
         return vectors
@@ -310,11 +318,11 @@ class Cut(NamedTuple):
     size: int
     normalize: bool
 
-    def __call__(self, model: BertWithHead, outputs: dict[str, Any]) -> jax.Array:
+    def __call__(self, model: BertWithHead, outputs: dict[str, Any]) -> dict[str, jax.Array]:
         vectors = outputs["sentence_embedding"][..., : self.size]
         if self.normalize:
-            return unit(vectors)
-        return vectors
+            vectors = unit(vectors)
+        return {"sentence_embedding": vectors}
 
 
 def following(task: Task, loaded: LoadedModel, foreign: bool = False) -> tuple[Task, LoadedModel]:

@@ -1,17 +1,16 @@
 """Compares exported models with bertjax, and scores them, through ONNX Runtime."""
 
 import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from bertjax.data.batches.batch import Feature
 from bertjax.inference.evaluation import from_file
 from bertjax.inference.onnx_export import Exported
+from bertjax.inference.onnx_session import SessionProgram, open_session
 from bertjax.inference.predictor import Predictor, one_device
 from bertjax.inference.pretrained import Pretrained
 from bertjax.inference.texts import SAMPLE_TEXTS
@@ -20,29 +19,9 @@ from bertjax.tasks.intervals import Difference, Interval, compare, score_interva
 from bertjax.tasks.measures import ScoredRows, measure_of
 from bertjax.tasks.metrics import higher_is_better, is_fraction
 from bertjax.tasks.sources.columns import Columns
-from bertjax.tasks.task import Outputs
-from bertjax.tasks.training_data import Labels, RowShape, make_rows
 from bertjax.weights import LoadedModel
 
 Arrays = Mapping[str, np.ndarray]
-
-
-def check_package() -> None:
-    """Raises ImportError if the packages that write and run ONNX files are not installed."""
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            f"{error.name} is not installed, which --to onnx needs: pip install 'bertjax[onnx]'."
-        ) from error
-
-
-def open_session(file: Path) -> Any:
-    """Returns a session of ONNX Runtime for a file, on the CPU."""
-    import onnxruntime
-
-    return onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
 
 
 def sample_arrays(loaded: LoadedModel, export: Exported) -> Arrays:
@@ -87,54 +66,18 @@ def largest_differences(export: Exported, file: Path, arrays: Arrays) -> dict[st
     return differences
 
 
-# Rows of a batch of ONNX Runtime in which examples are scored.
-ROWS = 32
 # Speeds are those of as many examples, and medians of as many rounds.
 TIMED = 256
 ROUNDS = 3
 
 
 class SessionPredictor(Predictor):
-    """Computes predictions through a session of ONNX Runtime, with one sequence per row.
-
-    `seconds` counts how long the session ran.
-    """
+    """Computes predictions by a session of ONNX Runtime; `program` counts its seconds."""
 
     def __init__(self, task: Task, export: Exported, session: Any, loaded: LoadedModel):
         super().__init__(task, export.model, loaded.tokenizer, task.max_length, one_device())
-        self._export = export
-        self._session = session
-        self.seconds = 0.0
-
-    def outputs(self, params: Any, features: Sequence[Feature]) -> Iterator[Outputs]:
-        outputs: list[Any] = [{} for _ in features]
-        unlabelled = [feature._replace(labels=None) for feature in features]
-        order = sorted(range(len(features)), key=lambda index: len(features[index].input_ids))
-        for start in range(0, len(order), ROWS):
-            members = order[start : start + ROWS]
-            longest = len(features[members[-1]].input_ids)
-            rows = [[index] for index in members]
-            shape = RowShape(longest, 1, ())
-            batch, _ = make_rows(
-                unlabelled, rows, shape, Labels("classes"), self._tokenizer.pad_token_id
-            )
-            arrays = {
-                "input_ids": batch["input_ids"],
-                "token_type_ids": batch["token_type_ids"],
-                "attention_mask": batch["sequence_ids"] > 0,
-            }
-            began = time.perf_counter()
-            found = run_session(
-                self._session, self._export, {x: arrays[x] for x in self._export.inputs}
-            )
-            self.seconds += time.perf_counter() - began
-            for name, values in found.items():
-                key = self._export.outputs[name]
-                for index, value in zip(members, values, strict=True):
-                    if key not in self._sequence_outputs:
-                        value = value[: len(features[index].input_ids)]
-                    outputs[index][key] = self._task.kept(value)
-        return iter(outputs)
+        self.program = SessionProgram(export, session)
+        self.compute_by(self.program)
 
 
 class Variant(NamedTuple):
@@ -186,10 +129,10 @@ class Scorer:
         seconds: dict[str, list[float]] = {name: [] for name in files}
         for _ in range(1 + ROUNDS):
             for name, predictor in predictors.items():
-                predictor.seconds = 0.0
+                predictor.program.seconds = 0.0
                 for _ in predictor({}, examples):
                     pass
-                seconds[name].append(predictor.seconds)
+                seconds[name].append(predictor.program.seconds)
         speeds = {}
         for name, (_, *measured) in seconds.items():  # without the first round, the warm-up
             speeds[name] = len(examples) / max(statistics.median(measured), 1e-9)

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bertjax.inference.embedder import Embedder
+from bertjax.config.model import BertConfig
+from bertjax.inference.embedder import Embedder, Encoder
 from bertjax.inference.indexes import encoder_of
 from bertjax.inference.late_interaction import TokenEmbedder
 from bertjax.inference.onnx_graph import Graph
@@ -40,6 +41,8 @@ FOLDER = "onnx"
 OLDEST_OPSET = 18
 OPSET = 20
 ENCODERS = ("sentence_embedding", "sparse", "late_interaction")  # heads that embed texts
+# Names of all inputs that a graph can have.
+ALL_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # The symbols of the dimensions, {symbol: name in the files of optimum}.
 AXES = {"b": "batch_size", "c": "num_choices", "l": "sequence_length"}
 
@@ -52,7 +55,7 @@ class Exported:
         params: the parameters, a tree of numpy arrays.
         inputs: names of the inputs, and `axes` their symbolic shape.
         outputs: {name: name of the output of the model}.
-        read: a function (model, outputs) that computes sentence_embedding; None: the model does.
+        read: as of `compiled_program`, for sentence_embedding; None: the model computes it.
         prompt_length: the number of tokens of the prompt that the pooling leaves out.
     """
 
@@ -61,7 +64,7 @@ class Exported:
     inputs: Sequence[str]
     outputs: Mapping[str, str]
     axes: str = "b, l"
-    read: Callable[[BertWithHead, Any], jax.Array] | None = None
+    read: Callable[[BertWithHead, Any], dict[str, jax.Array]] | None = None
     prompt_length: int = 0
 
     def apply(self, params: Any, arrays: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
@@ -76,7 +79,7 @@ class Exported:
         for name, key in self.outputs.items():
             value = found[key]
             if key == "sentence_embedding" and self.read is not None:
-                value = self.read(self.model, found)
+                value = self.read(self.model, found)[key]
             if len(lead) == 2:
                 value = value.reshape(*lead)
             if value.dtype == self.model.dtype:
@@ -111,34 +114,46 @@ def exported(loaded: LoadedModel, prompt: str | None = None) -> Exported:
     config = loaded.config
     if loaded.head == "encoder" and loaded.source.usage.tagger.value is not None:
         loaded = with_saved_tagger(loaded, description_of(loaded))
-    model = loaded.model
-    params = loaded.params
-    inputs = ["input_ids", "attention_mask"]
-    if config.type_vocab_size > 1:
-        inputs.append("token_type_ids")
-    names = model.outputs or ("last_hidden_state",)
-    outputs = {family_of(config).outputs.get(name, name): name for name in names}
-    axes = "b, c, l" if loaded.head == "multiple_choice" else "b, l"
-    read = None
-    skipped = 0
     if loaded.head in ENCODERS:
-        encoder = encoder_of(loaded, prompt=prompt)
-        model = encoder.model
-        outputs = {name: name for name in model.outputs}
-        if isinstance(encoder, TokenEmbedder):
-            inputs = ["input_ids", "attention_mask", "token_type_ids"]
-        elif isinstance(encoder, Embedder):
-            outputs = {"token_embeddings": "last_hidden_state", **outputs}
-            read = encoder.cut
-            skipped = encoder.prompt_length
-        modules = loaded.source.usage.modules.result()
-        params = {**(modules.params if modules else {}), **params}
-    if prompt is not None and not skipped:
+        export = exported_encoder(loaded, encoder_of(loaded, prompt=prompt))
+    else:
+        model = loaded.model
+        names = model.outputs or ("last_hidden_state",)
+        outputs = {family_of(config).outputs.get(name, name): name for name in names}
+        params = _only_used(model, loaded.params)
+        axes = "b, c, l" if loaded.head == "multiple_choice" else "b, l"
+        export = Exported(model, params, _inputs_of(config), outputs, axes)
+    if prompt is not None and not export.prompt_length:
         raise ValueError(
             f"prompt={prompt!r} has no effect on the graph of {loaded.source.where}: leave it out, "
             "and put it before the texts."
         )
-    return Exported(model, _only_used(model, params), inputs, outputs, axes, read, skipped)
+    return export
+
+
+def exported_encoder(loaded: LoadedModel, encoder: Encoder) -> Exported:
+    """Returns what is exported of a loaded model for what an encoder of it computes."""
+    model = encoder.model
+    modules = loaded.source.usage.modules.result()
+    params = {**(modules.params if modules else {}), **loaded.params}
+    outputs = {name: name for name in model.outputs}
+    inputs = _inputs_of(loaded.config)
+    read = None
+    skipped = 0
+    if isinstance(encoder, TokenEmbedder):
+        inputs = ALL_INPUTS
+    elif isinstance(encoder, Embedder):
+        outputs = {"token_embeddings": "last_hidden_state", **outputs}
+        read = encoder.cut
+        skipped = encoder.prompt_length
+    used = _only_used(model, params)
+    return Exported(model, used, inputs, outputs, read=read, prompt_length=skipped)
+
+
+def _inputs_of(config: BertConfig) -> Sequence[str]:
+    if config.type_vocab_size > 1:
+        return ALL_INPUTS
+    return ALL_INPUTS[:2]
 
 
 def left_to_readers(loaded: LoadedModel) -> list[str]:

@@ -19,7 +19,7 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,7 @@ from bertjax.tasks.training_data import (
     SHORTEST_ROW,
     Labels,
     Placement,
+    RowShape,
     make_rows,
     row_shape,
 )
@@ -55,6 +56,10 @@ ROW_FACTOR = 4
 TOKENS_ON_CPU = 2048
 TOKENS_ON_ACCELERATOR = 65536
 FINE_STEPS = 8
+# How features are laid out: packed in rows of lengths that are chosen for them, packed in rows of
+# fixed lengths, or one in each row, for programs that jax does not compile.
+Layout = Literal["packed", "fixed", "single"]
+Program = Callable[[Any, Batch], Any]
 LAYERS = "layers"
 KERNEL = "kernel"
 
@@ -118,11 +123,11 @@ class Predictor:
 
     The rows are sharded over the `mesh`, at most `batch_size` per device in one call of the model;
     None: enough rows to keep the devices busy. `truncated` counts the examples of `max_length`
-    tokens, which may have been truncated, unless the task reads windows. `fixed_lengths` is as of
+    tokens, which may have been truncated, unless the task reads windows. `layout` is as of
     `packed_pieces`.
     """
 
-    fixed_lengths = False
+    layout: Layout = "packed"
 
     def __init__(
         self,
@@ -142,6 +147,7 @@ class Predictor:
         self._devices = mesh.shape["data"] * mesh.shape["fsdp"]
         self._batch_size = batch_size
         self._program = compiled_program(model, read_head, mesh)
+        self._run: Program = self._run_on_devices
         self.before_batch: Callable[[], None] = lambda: None
         # Called with the number of features of each batch that is finished.
         self.after_batch: Callable[[int], None] = lambda count: None
@@ -233,7 +239,7 @@ class Predictor:
             num_choices=self._labels.num_choices,
             batch_size=self._batch_size,
             devices=self._devices,
-            fixed_lengths=self.fixed_lengths,
+            layout=self.layout,
         )
 
         def start() -> Iterator[tuple[Piece, dict[str, jax.Array]]]:
@@ -258,7 +264,12 @@ class Predictor:
             return slice(place.slot, place.slot + len(feature.lengths))
         return place.slot
 
-    def _run(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+    def compute_by(self, program: Program) -> None:
+        """Computes by a program for rows of one sequence, such as one of ONNX Runtime."""
+        self._run = program
+        self.layout = "single"
+
+    def _run_on_devices(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         rows = len(batch["input_ids"])
         held = sharding.host_rows(self._rows, rows)
         local = {key: values[held] for key, values in batch.items()}
@@ -314,7 +325,7 @@ def packed_pieces(
     num_choices: int = 1,
     batch_size: int | None = None,
     devices: int = 1,
-    fixed_lengths: bool = False,
+    layout: Layout = "packed",
 ) -> Iterator[Piece]:
     """Packs features into rows, and yields the rows in pieces, short rows first.
 
@@ -325,9 +336,12 @@ def packed_pieces(
 
     A feature is an encoded sequence, or an example of multiple choice of `num_choices` sequences,
     of at most `limit` tokens. A piece has at most `batch_size` rows on each of `devices` devices.
-    With `fixed_lengths`, only the powers of two and `limit` are lengths of rows, so that the
-    programs of `every_shape` are all.
+    In the layout "fixed", only the powers of two and `limit` are lengths of rows, so that the
+    programs of `every_shape` are all; "single" is that of `single_pieces`.
     """
+    if layout == "single":
+        yield from single_pieces(features, pad_token_id)
+        return
     labels = Labels("classes")
     if num_choices > 1:
         labels = Labels("choice", num_choices=num_choices)
@@ -336,7 +350,7 @@ def packed_pieces(
     total = min(SHORTEST_ROW, int(sizes.sum()))
     shared = length_bucket(total, SHORTEST_ROW, smallest=SMALLEST_ROW)
     alone = SHORTEST_ROW // 2  # features of up to this length share rows
-    compiling = math.inf if fixed_lengths else compiling_tokens()
+    compiling = math.inf if layout == "fixed" else compiling_tokens()
     lengths = row_lengths(sizes.tolist(), limit, smallest=alone, compiling=compiling)
     lengths = np.where(lengths <= alone, shared, lengths)
     chosen = np.unique(lengths).tolist()
@@ -363,6 +377,34 @@ def packed_pieces(
             yield Piece(inputs, placements)
             start += len(taken)
         waiting = [*itertools.chain.from_iterable(rows[start:])]
+
+
+def single_pieces(features: Sequence[Feature], pad_token_id: int) -> Iterator[Piece]:
+    """Yields pieces of features of similar lengths, one in each row, the short ones first.
+
+    Rows have the length of the longest feature of their piece. A piece has at most `TOKENS_ON_CPU`
+    tokens, unless it is one row.
+    """
+    lengths = [len(feature.input_ids) for feature in features]
+    members: list[int] = []
+    for index in np.argsort(lengths, kind="stable").tolist():
+        length = lengths[index]
+        if members:
+            similar = max(SMALLEST_ROW, 2 * lengths[members[0]])
+            if length > similar or (len(members) + 1) * length > TOKENS_ON_CPU:
+                yield _single_rows(features, members, pad_token_id)
+                members = []
+        members.append(index)
+    if members:
+        yield _single_rows(features, members, pad_token_id)
+
+
+def _single_rows(features: Sequence[Feature], members: Sequence[int], pad_token_id: int) -> Piece:
+    unlabelled = {index: features[index]._replace(labels=None) for index in members}
+    shape = RowShape(len(unlabelled[members[-1]].input_ids), 1, ())
+    rows = [[index] for index in members]
+    batch, placements = make_rows(unlabelled, rows, shape, Labels("classes"), pad_token_id)
+    return Piece({key: batch[key] for key in MODEL_INPUTS}, placements)
 
 
 def every_shape(limit: int) -> Iterator[list[int]]:

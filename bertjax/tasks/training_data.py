@@ -287,7 +287,7 @@ def pack_features(sizes: Sequence[int], shape: RowShape, num_choices: int) -> li
 
 
 def make_rows(
-    features: Sequence[Feature],
+    features: Sequence[Feature] | Mapping[int, Feature],
     rows: Sequence[Sequence[int]],
     shape: RowShape,
     labels: Labels,

@@ -7,15 +7,19 @@ answer of their results. What computes is the same as elsewhere: encoders and `P
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertjax.base.files import brief, listed
+from bertjax.config.serve_config import Backend
 from bertjax.data.batches.batch import Feature
 from bertjax.inference.embedder import LINE_CHARACTERS
 from bertjax.inference.indexes import encoder_kind, encoder_of
 from bertjax.inference.late_interaction import TokenEmbedder
+from bertjax.inference.onnx_export import FOLDER, exported, exported_encoder
+from bertjax.inference.onnx_session import open_program
 from bertjax.inference.predictor import every_shape
 from bertjax.inference.pretrained import Pretrained
 from bertjax.inference.serving.batching import Input
@@ -27,7 +31,7 @@ from bertjax.tasks.embedding import EmbeddingTask
 from bertjax.tasks.late_interaction import MEAN_MAXSIM, maxsim
 from bertjax.tasks.reranking import RerankTask, ranking_task
 from bertjax.tasks.task import Outputs
-from bertjax.weights import load_model
+from bertjax.weights import LoadedModel, load_model
 from bertjax.weights.sentence_transformers import SentenceModules
 
 # Maximum number of numbers in an answer, whose JSON is in memory.
@@ -108,6 +112,13 @@ class ServedModel:
         """Compiles the programs of all shapes that requests can need."""
         raise NotImplementedError
 
+    def compute_by_onnx(self, loaded: LoadedModel, file: Path | None) -> None:
+        """Computes by ONNX Runtime, which needs no compilation, from a file of `open_program`.
+
+        Raises FileNotFoundError, and ValueError if that is not possible.
+        """
+        raise NotImplementedError
+
     def details(self) -> dict[str, Any]:
         """Returns what `/info` says of the kind of model."""
         return {}
@@ -157,7 +168,7 @@ class EncoderModel(ServedModel):
         self._encoders: dict[str | None, Any] = {}
         for prompt in (None, *self._modules.prompts):
             encoder = encoder_of(loaded, prompt=prompt, max_length=max_length, **self.options)
-            encoder.fixed_lengths = True
+            encoder.layout = "fixed"
             self._encoders[prompt] = encoder
         self._limit = loaded.config.max_length
         self.max_length = self._encoders[None].max_length
@@ -171,6 +182,11 @@ class EncoderModel(ServedModel):
                 programs.add(encoder.program)
                 for lengths in every_shape(self._limit):
                     encoder.of_ids([[token] * length for length in lengths])
+
+    def compute_by_onnx(self, loaded: LoadedModel, file: Path | None) -> None:
+        program = open_program(exported_encoder(loaded, self._encoders[None]), file)
+        for encoder in self._encoders.values():
+            encoder.compute_by(program)
 
     def details(self) -> dict[str, Any]:
         return {"pooling": self._modules.pooling}
@@ -213,6 +229,18 @@ class EmbeddingModel(EncoderModel):
 
     endpoints = ("embed", "v1/embeddings", "similarity", "tokenize")
     options = {"normalize": False}  # which is done after the program: requests ask for either
+    # Whether an exported file divides the vectors by their length, so that none can ask for others.
+    always_normalized = False
+
+    def compute_by_onnx(self, loaded: LoadedModel, file: Path | None) -> None:
+        if file is not None:
+            self.always_normalized = self._modules.normalize
+            if any(encoder.prompt_length for encoder in self._encoders.values()):
+                raise ValueError(
+                    f"{self.where} leaves its prompts out of the pooling, and {file} is exported "
+                    "for one of them: leave --onnx_file out."
+                )
+        super().compute_by_onnx(loaded, file)
 
     def embed(
         self,
@@ -230,6 +258,13 @@ class EmbeddingModel(EncoderModel):
                 "validation",
                 f"dimensions={dimensions}, but the vectors of {self.name} have {self.size} "
                 f"numbers: choose 1 to {self.size}.",
+            )
+        if self.always_normalized and not normalize:
+            raise Refused(
+                422,
+                "validation",
+                f"{self.name} is served from an ONNX file, whose vectors have the length 1: leave "
+                "normalize out.",
             )
         check_size(len(texts) * self.size)
 
@@ -351,7 +386,7 @@ class ScoringModel(ServedModel):
         self._task: Any = model.task_with(max_length)
         self.max_length = self._task.max_length
         self._predictor, self._params = model.predictor(self._task)
-        self._predictor.fixed_lengths = True
+        self._predictor.layout = "fixed"
         self._names = model.labels or ["LABEL_0"]
         self.kind = "classifier"
         self.endpoints = ("predict", "tokenize")
@@ -373,6 +408,10 @@ class ScoringModel(ServedModel):
                 ids = np.full(length, token, np.int32)
                 features.append(Feature(ids, (length,), (length,), None))
             self._compute(features)
+
+    def compute_by_onnx(self, loaded: LoadedModel, file: Path | None) -> None:
+        self._predictor.compute_by(open_program(exported(loaded), file))
+        self._params = None
 
     def details(self) -> dict[str, Any]:
         ids = range(len(self._names))
@@ -460,15 +499,26 @@ class ScoringModel(ServedModel):
 _ENCODERS = {SparseEmbedder: SparseModel, TokenEmbedder: TokenModel}
 
 
-def load_served(name: str, path: str, max_length: int | None) -> ServedModel:
-    """Loads a model to serve, and compiles its programs; `max_length` is that of `ServeConfig`.
+def load_served(
+    name: str,
+    path: str,
+    max_length: int | None = None,
+    *,
+    backend: Backend = "jax",
+    onnx_file: str | None = None,
+) -> ServedModel:
+    """Loads a model to serve, and compiles its programs; the options are those of `ServeConfig`.
 
     Raises FileNotFoundError, and ValueError if it is damaged, or neither an embedder nor a
     classifier or reranker.
     """
-    model = Pretrained(load_model(path, "auto"))
+    loaded = load_model(path, "auto")
+    model = Pretrained(loaded)
     served = _kind_of(model, path)(name, model, max_length)
-    served.warm_up()
+    if backend == "jax":
+        served.warm_up()
+    else:
+        served.compute_by_onnx(loaded, Path(path, FOLDER, onnx_file) if onnx_file else None)
     return served
 
 

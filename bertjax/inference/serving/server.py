@@ -174,7 +174,14 @@ class Loader:
             keys = read_keys(config.api_key_file)
             loaded = []
             for name, path in named_models(config.models).items():
-                loaded.append(load_served(name, path, config.max_length))
+                model = load_served(
+                    name,
+                    path,
+                    config.max_length,
+                    backend=config.backend,
+                    onnx_file=config.onnx_file,
+                )
+                loaded.append(model)
         except Exception as error:
             if is_first:
                 self.failure = error

@@ -545,7 +545,7 @@ def test_rows_need_only_the_shapes_of_the_warm_up():
     def shapes(lengths, limit):
         ids = [np.ones(length, np.int32) for length in lengths]
         features = [Feature(x, (len(x),), (len(x),), None) for x in ids]
-        pieces = packed_pieces(features, limit=limit, pad_token_id=0, fixed_lengths=True)
+        pieces = packed_pieces(features, limit=limit, pad_token_id=0, layout="fixed")
         return {tuple(x.shape for x in jax.tree.leaves(piece.batch)) for piece in pieces}
 
     rng = np.random.default_rng(0)
