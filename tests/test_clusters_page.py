@@ -38,6 +38,16 @@ def test_one_node_with_several_devices(prepared, tokenizer, tmp_path):
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@executes("JAX_NUM_CPU_DEVICES=8 python -m bertjax.benchmark")
+def test_simulated_devices_are_used(capsys):
+    start = "JAX_NUM_CPU_DEVICES=8 python -m bertjax.benchmark"
+    command = replaced(start, {"JAX_NUM_CPU_DEVICES=8 ": ""})  # conftest.py sets it
+    run_program(f"{command} {SMALL.format(vocab=64).replace('--eval_rows 8', '')}")
+    assert "8 x cpu" in capsys.readouterr().out
+
+
 @executes("python -m bertjax.prepare --input 'text/*' --tokenizer bert-base-uncased --max_length")
 def test_preparation_into_a_bucket(bucket, corpus, prepared):
     if bucket.startswith("s3"):
