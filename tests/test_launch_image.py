@@ -1,5 +1,7 @@
 """launch/Dockerfile is clean, and its steps build and install a package that works."""
 
+import http.server
+import json
 import os
 import re
 import shlex
@@ -7,12 +9,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
 import tomllib
 from pathlib import Path
 
 import pytest
 
 import bertjax
+from bertjax import serve
 from tests.launch_commands import ROOT, page_commands
 
 DOCKERFILE = ROOT / "launch" / "Dockerfile"
@@ -24,6 +28,16 @@ def instructions():
     return [tuple(line.split(" ", 1)) for line in lines if line and not line.startswith("#")]
 
 
+def stages():
+    """Returns {name of a stage: its instructions, {instruction: text}}; the last one is ""."""
+    stages = {}
+    for name, text in instructions():
+        if name == "FROM":
+            stage = stages[text.partition(" AS ")[2]] = {}
+        stage[name] = text
+    return stages
+
+
 def test_hadolint_finds_nothing():
     found = shutil.which("hadolint", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if found is None:
@@ -32,20 +46,71 @@ def test_hadolint_finds_nothing():
     assert done.returncode == 0, done.stdout
 
 
+def docker_commands():
+    """The words of the commands for docker, on the pages about clusters and about the server."""
+    page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    lines = [command.text for command in page_commands()]
+    lines += [line.removeprefix("$ ") for line in page.splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith("docker ")]
+
+
 def test_the_commands_for_docker_name_what_exists():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = set(project["optional-dependencies"])
-    names = {text.partition("=")[0] for name, text in instructions() if name == "ARG"}
-    build = next(c.text for c in page_commands() if c.text.startswith("docker build"))
-    words = shlex.split(build)
-    assert ROOT / words[words.index("--file") + 1] == DOCKERFILE
-    name, _, value = words[words.index("--build-arg") + 1].partition("=")
-    (default,) = (text.partition("=")[2] for name, text in instructions() if name == "ARG")
-    assert name in names and {*value.split(","), *default.split(",")} <= extras
+    (argument,) = (text for name, text in instructions() if name == "ARG")
+    builds = [words for words in docker_commands() if words[1] == "build"]
+    targets = []
+    for words in builds:
+        options = dict(zip(words[2::2], words[3::2], strict=False))
+        assert ROOT / options["--file"] == DOCKERFILE
+        targets.append(options.get("--target", ""))
+        for text in (argument, options["--build-arg"]):
+            name, _, value = text.partition("=")
+            assert name == "EXTRAS" and {*value.split(",")} <= extras
+    assert targets == ["", "serve"] and {*targets} <= {*stages()}
 
 
 def test_the_user_is_not_root():
     assert [text for name, text in instructions() if name == "USER"] == ["1000"]
+    users = [stages()[name]["FROM"] for name in ("serve", "")]
+    assert users == ["installed AS serve", "installed"] and "USER" in stages()["installed"]
+
+
+def test_the_server_of_the_image_listens_where_its_port_is():
+    image = stages()["serve"]
+    entry, default = (json.loads(image[name]) for name in ("ENTRYPOINT", "CMD"))
+    (run,) = (words for words in docker_commands() if "bertjax-serve" in words and "run" in words)
+    own = run[run.index("bertjax-serve") + 1 :]
+    for words in (default, own):
+        assert entry[:2] == ["bertjax", "serve"]
+        config = serve.parse([*entry[2:], *words])
+        assert config.models == ("/model",) and config.host == "0.0.0.0"
+        assert str(config.port) == image["EXPOSE"]
+    assert config.backend == "onnx"
+    assert run[run.index("--publish") + 1] == f"8080:{config.port}"
+    assert run[run.index("--volume") + 1].split(":")[1] == "/model"
+
+
+def test_the_health_check_of_the_image_asks_the_server():
+    command = json.loads(stages()["serve"]["HEALTHCHECK"].partition(" CMD ")[2])
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(statuses.pop() if self.path == "/health" else 404)
+            self.end_headers()
+
+    statuses = [503, 200]
+    with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            port = str(server.server_port)
+            words = [sys.executable, *(word.replace("8080", port) for word in command[1:])]
+            codes = [subprocess.run(words, stderr=subprocess.DEVNULL).returncode for _ in "ab"]
+        finally:
+            server.shutdown()
+            thread.join()
+    assert command[0] == "python" and codes == [0, 1] and statuses == []
 
 
 @pytest.mark.slow
@@ -84,8 +149,7 @@ def test_its_steps_install_a_command_that_works(tmp_path):
             run.append(command)
     assert len(run) == 2 and len([*wheels.glob("bertjax-*.whl")]) == 1
     assert (packages / "bertjax").is_dir()
-    (entry,) = (text for name, text in instructions() if name == "ENTRYPOINT")
-    assert entry == '["bertjax"]'
+    assert stages()[""]["ENTRYPOINT"] == '["bertjax"]'
     done = subprocess.run(
         [environment / "bin" / "bertjax", "--version"],
         cwd=tmp_path,

@@ -233,7 +233,7 @@ def test_the_pod_on_the_page_is_valid():
     pod = yaml.safe_load(text)
     validate.validate(pod, "1.31", strict=True)
     words = pod["spec"]["containers"][0]["args"]
-    assert serve.parse(words[1:]).api_key_file == "/keys/keys"
+    assert serve.parse(words).api_key_file == "/keys/keys"
 
 
 def raw(port, content=b""):
@@ -445,14 +445,18 @@ class Load(threading.Thread):
                 connection = None
 
 
-def test_reload_and_stop_under_load_lose_nothing(directories, sentences, tmp_path, one_layer):
+@pytest.mark.parametrize("backend", ("jax", "onnx"))
+def test_reload_and_stop_under_load_lose_nothing(directories, sentences, tmp_path, backend):
+    if backend == "onnx":
+        pytest.importorskip("onnx")
+        pytest.importorskip("onnxruntime")
     texts = [" ".join(sentences[i : i + 1 + i % 3]) for i in range(12)]
     place = tmp_path / "model"
     old, new = (bertjax.load_pretrained(directories[name]) for name in ("dense", "sparse"))
     old.save(place)
     keep = dict(truncate_dim=None, normalize=True)
     before = old.embed(texts, **keep)
-    process = Process(f"mine={place}", "--auto_truncate")
+    process = Process(f"mine={place}", "--auto_truncate", f"--backend={backend}")
     assert process.until("ready")["models"] == {"mine": "embedding"}
     loads = [Load(process.port, texts, keeps=number % 2 == 0) for number in range(12)]
     for load in loads:
