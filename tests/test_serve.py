@@ -338,7 +338,6 @@ def _is_open(port, connection):
 def test_texts_of_clients_that_have_gone_leave_the_queue(loaded):
     with running(loaded.values(), max_waiting=8, max_texts=8) as (service, port):
         block = threading.Event()
-        loaded["dense"]._encoders[None]  # noqa: B018
 
         def blocks(rows):
             block.wait(30)
@@ -532,6 +531,8 @@ def test_what_cannot_be_served_ends_with_one_line(directories, tmp_path, capsys)
     (tmp_path / "keys").write_text("\n \n")
     status, line = refused(str(directories["dense"]), "--api_key_file", str(tmp_path / "keys"))
     assert status == 1 and "has no key" in line
+    (tmp_path / "keys").write_bytes("\ufeffone key\r\n\r\nclé\r\n".encode())
+    assert module.read_keys(str(tmp_path / "keys")) == ("one key", "clé")
     same = [str(directories["dense"]), f"dense={directories['class']}"]
     assert "have one name, dense" in refused(*same)[1]
     with pytest.raises(ValueError, match="No model is given"):

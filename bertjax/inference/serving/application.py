@@ -11,11 +11,12 @@ import hmac
 import ipaddress
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
+import orjson
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
@@ -31,7 +32,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import bertjax
@@ -39,14 +40,7 @@ from bertjax.base.files import brief
 from bertjax.config.serve_config import ServeConfig
 from bertjax.inference.predictor import SMALLEST_ROW, token_budget
 from bertjax.inference.serving.batching import BatchDone, BatchQueue, Full, Job
-from bertjax.inference.serving.endpoints import (
-    ENDPOINTS,
-    ErrorForm,
-    Models,
-    error_content,
-    prepare,
-    written,
-)
+from bertjax.inference.serving.endpoints import ENDPOINTS, Models, prepare
 from bertjax.inference.serving.models import Asked, Refused, ServedModel, too_much
 from bertjax.pages import fill
 
@@ -76,34 +70,26 @@ class Metrics:
             ("endpoint", "status"),
             registry=self.registry,
         )
-        self.duration = self._histogram(
-            "te_request_duration", "Seconds from a request to its answer", labels=("endpoint",)
+        histogram = functools.partial(Histogram, registry=self.registry)
+        self.duration = histogram(
+            "te_request_duration", "Seconds from a request to its answer", ("endpoint",)
         )
-        self.tokenization = self._histogram(
+        self.tokenization = histogram(
             "te_request_tokenization_duration", "Seconds to read and tokenize a request"
         )
-        self.queued = self._histogram(
+        self.queued = histogram(
             "te_request_queue_duration", "Seconds that a request waited for the model"
         )
-        self.inference = self._histogram(
+        self.inference = histogram(
             "te_request_inference_duration", "Seconds of the batches with texts of a request"
         )
-        self.batch_size = self._histogram("te_batch_next_size", "Texts in a batch", _SIZES)
-        self.batch_tokens = self._histogram("te_batch_next_tokens", "Tokens in a batch", _TOKENS)
+        self.batch_size = histogram("te_batch_next_size", "Texts in a batch", buckets=_SIZES)
+        self.batch_tokens = histogram("te_batch_next_tokens", "Tokens in a batch", buckets=_TOKENS)
         waiting = Gauge("te_queue_size", "Texts that wait", registry=self.registry)
         waiting.set_function(lambda: len(queue))
         self.reloads = Counter(
             "te_reload_count", "Reloads of the models", ("result",), registry=self.registry
         )
-
-    def _histogram(
-        self,
-        name: str,
-        about: str,
-        buckets: Sequence[float] = Histogram.DEFAULT_BUCKETS,
-        labels: Sequence[str] = (),
-    ) -> Histogram:
-        return Histogram(name, about, labels, registry=self.registry, buckets=buckets)
 
     def batch(self, done: BatchDone) -> None:
         """Counts a batch."""
@@ -156,8 +142,11 @@ class Service:
         results = []
         if asked.inputs:
             results = await self._computed(request, asked)
-        content = await self._in_text_thread(lambda: written(asked.answer(results)))
-        return Response(content, media_type="application/json")
+
+        def content() -> bytes:
+            return orjson.dumps(asked.answer(results), option=orjson.OPT_SERIALIZE_NUMPY)
+
+        return Response(await self._in_text_thread(content), media_type="application/json")
 
     async def _in_text_thread(self, call: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self.text_threads, call)
@@ -231,14 +220,14 @@ class Service:
             raise Refused(424, "backend", f"The model failed on these texts: {reason}")
         return job.results
 
-    def health(self, request: Request) -> Response:
+    async def health(self, request: Request) -> Response:
         """Answers 200 if the models are loaded and the server is not about to end."""
         if self.is_stopping:
             raise Refused(503, "unhealthy", "The server is stopping.")
         _ = self.ready_models
         return Response()
 
-    def info(self, request: Request) -> Response:
+    async def info(self, request: Request) -> Response:
         """Describes the model in the path, or the first one."""
         models = self.ready_models
         model = models.named(request.path_params.get("name"))
@@ -251,22 +240,18 @@ class Service:
     def _info(self, model: ServedModel) -> dict[str, Any]:
         return {
             "model_id": model.name,
-            "model_sha": None,
             "model_dtype": "float32",
             "model_type": {model.kind: model.details()},
             "max_concurrent_requests": MOST_CONNECTIONS,
             "max_input_length": model.max_length,
             "max_batch_tokens": self.batch_tokens,
-            "max_batch_requests": None,
             "max_client_batch_size": self.config.max_texts,
             "auto_truncate": self.config.auto_truncate,
             "tokenization_workers": TEXT_THREADS,
             "version": bertjax.__version__,
-            "sha": None,
-            "docker_label": None,
         }
 
-    def openai_models(self, request: Request) -> Response:
+    async def openai_models(self, request: Request) -> Response:
         """Lists the models as OpenAI does."""
         data = []
         for model in self.ready_models.models:
@@ -274,12 +259,12 @@ class Service:
             data.append(entry)
         return JSONResponse({"object": "list", "data": data})
 
-    def scrape(self, request: Request) -> Response:
+    async def scrape(self, request: Request) -> Response:
         """Returns the metrics in the text format of Prometheus."""
         content = generate_latest(self.metrics.registry)
         return Response(content, headers={"content-type": CONTENT_TYPE_LATEST})
 
-    def page(self, request: Request) -> Response:
+    async def page(self, request: Request) -> Response:
         """Returns the page on which one can try the models; without the key, it names none."""
         models = []
         if self.models is not None and self.keys is None:
@@ -304,6 +289,8 @@ class Gate:
             await self._app(scope, receive, send)
             return
         start = time.monotonic()
+        # Redirecting to the path without its slash would lead out of the https of a proxy.
+        scope["path"] = scope["path"].rstrip("/") or "/"
         headers = Headers(scope=scope)
         notes: dict[str, Any] = {}
         scope.setdefault("state", {})["notes"] = notes
@@ -351,9 +338,9 @@ class Gate:
                 return Refused(403, "validation", message)
             return None
         kind, _, key = headers.get("authorization", "").partition(" ")
-        given = key.strip().encode()
+        given = key.strip().encode("latin-1")  # the bytes of the header
         is_known = [hmac.compare_digest(given, known.encode()) for known in keys]
-        is_public = method == "GET" and path in _PUBLIC
+        is_public = method in ("GET", "HEAD") and path in _PUBLIC
         if is_public or (kind.lower() == "bearer" and any(is_known)):
             return None
         return Refused(
@@ -397,66 +384,50 @@ def _is_own_page(origin: str, host: str) -> bool:
     return True
 
 
-def refused(path: str, error: Refused) -> Response:
-    """Returns the response to a refused request."""
-    form: ErrorForm = "tei"
-    if "/v1/" in path:
-        form = "openai"
-    headers = {}
+def refused(path: str, error: Refused, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns the response to a refused request, in the form of OpenAI for its paths."""
+    headers = dict(headers or {})
     if error.status in (429, 503):
         headers["retry-after"] = "1"
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
-    return JSONResponse(error_content(error, form), error.status, headers)
+    message = brief(str(error), 500)
+    content: dict[str, Any] = {"error": message, "error_type": error.kind}
+    if path.startswith("/v1/") or path.endswith("/v1/embeddings"):
+        kind = "invalid_request_error"
+        if error.status >= 500:
+            kind = "server_error"
+        content = {"error": {"message": message, "type": kind, "param": None, "code": error.kind}}
+    return JSONResponse(content, error.status, headers)
+
+
+def on_error(request: Request, error: Exception) -> Response:
+    """Returns the response to a request that was refused, or failed."""
+    path = request.url.path
+    if isinstance(error, Refused):
+        return refused(path, error)
+    if isinstance(error, HTTPException):
+        message = f"{error.detail}: {request.method} {brief(path, 100)}"
+        return refused(path, Refused(error.status_code, "validation", message), error.headers)
+    return refused(path, Refused(500, "backend", "The server failed; its log says why."))
 
 
 def make_app(service: Service) -> Starlette:
     """Makes the application of a service."""
-
-    def asking(endpoint: str) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            return await service.answer(request, endpoint)
-
-        return answer
-
-    def getting(answer: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-        async def get(request: Request) -> Response:
-            return answer(request)
-
-        return get
-
-    def on_refusal(request: Request, error: Exception) -> Response:
-        assert isinstance(error, Refused)
-        return refused(request.url.path, error)
-
-    def on_http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        message = f"{error.detail}: {request.method} {brief(request.url.path, 100)}"
-        return refused(request.url.path, Refused(error.status_code, "validation", message))
-
-    def on_error(request: Request, error: Exception) -> Response:
-        return refused(
-            request.url.path, Refused(500, "backend", "The server failed; its log says why.")
-        )
-
-    of_models = [Route("/info", getting(service.info))]
-    of_models.append(Route("/", asking(""), methods=["POST"]))
-    for endpoint in ENDPOINTS:
-        of_models.append(Route(f"/{endpoint}", asking(endpoint), methods=["POST"]))
     routes = [
-        Route("/health", getting(service.health)),
-        Route("/metrics", getting(service.scrape)),
-        Route("/v1/models", getting(service.openai_models)),
-        Route("/", getting(service.page)),
-        *of_models,
-        Mount("/models/{name}", routes=of_models),
+        Route("/health", service.health),
+        Route("/metrics", service.scrape),
+        Route("/v1/models", service.openai_models),
+        Route("/", service.page),
     ]
+    for prefix in ("", "/models/{name}"):
+        routes.append(Route(f"{prefix}/info", service.info))
+        for endpoint in ("", *ENDPOINTS):
+            answer = functools.partial(service.answer, endpoint=endpoint)
+            path = f"{prefix}/{endpoint}".rstrip("/") or "/"
+            routes.append(Route(path, answer, methods=["POST"]))
     return Starlette(
         routes=routes,
         middleware=[Middleware(Gate, service=service)],
-        exception_handlers={
-            Refused: on_refusal,
-            HTTPException: on_http_error,
-            Exception: on_error,
-        },
+        exception_handlers=dict.fromkeys((Refused, HTTPException, Exception), on_error),
     )

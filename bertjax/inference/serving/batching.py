@@ -9,7 +9,7 @@ import dataclasses
 import heapq
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 # Inputs of up to so many tokens share rows, whatever their lengths.
@@ -198,11 +198,10 @@ class BatchQueue:
 
 
 class BatchDone(NamedTuple):
-    """A batch that was computed: its number of inputs and of their tokens, and the seconds."""
+    """A batch that was computed: its number of inputs, and of their tokens."""
 
     inputs: int
     tokens: int
-    seconds: float
 
 
 def work(queue: BatchQueue, observe: Callable[[BatchDone], None]) -> None:
@@ -213,8 +212,7 @@ def work(queue: BatchQueue, observe: Callable[[BatchDone], None]) -> None:
             if entry.job.waited is None:
                 entry.job.waited = start - entry.job.put_at
         compute_batch(batch)
-        seconds = time.monotonic() - start
-        observe(BatchDone(len(batch), sum(entry.input.tokens for entry in batch), seconds))
+        observe(BatchDone(len(batch), sum(entry.input.tokens for entry in batch)))
         # A reference would keep the results until the next batch, and a model after its reload.
         del batch
 
@@ -225,26 +223,19 @@ def compute_batch(batch: Sequence[Entry]) -> None:
     If that fails, the inputs of each job are computed alone, so that no request fails because of
     another one.
     """
+    jobs = {entry.job for entry in batch}
     start = time.monotonic()
     try:
         results = batch[0].input.compute([entry.input.value for entry in batch])
+        finished = list(zip(batch, results, strict=True))
     except Exception as error:
-        jobs = list(_by_job(batch))
         if len(jobs) == 1:
             batch[0].job.fail(error)
             return
-        for entries in jobs:
-            compute_batch(entries)
+        for job in jobs:
+            compute_batch([entry for entry in batch if entry.job is job])
         return
-    seconds = time.monotonic() - start
-    for entries in _by_job(batch):
-        entries[0].job.computed += seconds
-    for entry, result in zip(batch, results, strict=True):
+    for job in jobs:
+        job.computed += time.monotonic() - start
+    for entry, result in finished:
         entry.job.finish(entry.place, result)
-
-
-def _by_job(batch: Sequence[Entry]) -> Iterator[list[Entry]]:
-    jobs: dict[int, list[Entry]] = {}
-    for entry in batch:
-        jobs.setdefault(id(entry.job), []).append(entry)
-    yield from jobs.values()

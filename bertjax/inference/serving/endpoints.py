@@ -1,16 +1,16 @@
 """The endpoints that ask a model: which fields a request has, and the form of its answer.
 
 Fields, answers and errors are those of text-embeddings-inference, and of OpenAI for v1/embeddings.
-Nothing here knows HTTP: a request is checked by pydantic, and an answer is what orjson can write.
+Nothing here knows HTTP: pydantic checks a request, and an answer is what orjson can write.
 """
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 
 from bertjax.base.files import brief
 from bertjax.config.serve_config import ServeConfig
@@ -25,23 +25,38 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Texts = Annotated[list[str], BeforeValidator(_listed)]
+# A list is read up to its first mistake: errors for all items would fill the memory.
+_AT_MOST_ONE_ERROR = Field(fail_fast=True)
+Strings = Annotated[list[str], _AT_MOST_ONE_ERROR]
+Texts = Annotated[Strings, BeforeValidator(_listed)]
 Word = BeforeValidator(_lower)
 
 
-class Question(BaseModel):
+class Reading(BaseModel):
+    """How texts are read: truncated or not, and after which prompt."""
+
+    model_config = ConfigDict(strict=True)
+
+    truncate: bool | None = None
+    truncation_direction: Annotated[Literal["left", "right"] | None, Word] = None
+    prompt_name: str | None = None
+
+
+class Question(Reading):
     """Base class of requests.
 
     Fields that none has are ignored, as by text-embeddings-inference, because clients send some for
     other servers. `of_texts` is the name of the field with the texts.
     """
 
-    model_config = ConfigDict(strict=True)
     of_texts: ClassVar[str] = "inputs"
 
     model: str | None = None
-    truncate: bool | None = None
-    truncation_direction: Annotated[Literal["left", "right"] | None, Word] = None
+
+    @property
+    def reading(self) -> Reading:
+        """How the texts are read."""
+        return self
 
     @property
     def asked_texts(self) -> Sequence[Any]:
@@ -57,7 +72,6 @@ class OfInputs(Question):
     """Base class of requests with `inputs`."""
 
     inputs: Texts
-    prompt_name: str | None = None
 
 
 class Embed(OfInputs):
@@ -105,9 +119,8 @@ class OpenAiEmbeddings(Question):
     of_texts = "input"
 
     input: Texts
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
-    prompt_name: str | None = None
 
     def asked(self, model: Any, limits: Limits) -> Asked:
         asked = model.embed(
@@ -130,32 +143,26 @@ class Sentences(BaseModel):
     """A sentence and those that it is compared with."""
 
     source_sentence: str
-    sentences: list[str]
-
-
-class SimilarityParameters(BaseModel):
-    """How the sentences are embedded."""
-
-    prompt_name: str | None = None
-    truncate: bool | None = None
+    sentences: Strings
 
 
 class Similarity(Question):
     """The cosines of a sentence with others: [number, ...]."""
 
     inputs: Sentences
-    parameters: SimilarityParameters = SimilarityParameters()
+    parameters: Reading | None = None
+
+    @property
+    def reading(self) -> Reading:
+        return self.parameters or self
 
     @property
     def asked_texts(self) -> Sequence[Any]:
         return self.inputs.sentences
 
     def asked(self, model: Any, limits: Limits) -> Asked:
-        parameters = self.parameters
-        if parameters.truncate is not None:
-            limits = limits._replace(truncate=parameters.truncate)
         texts = [self.inputs.source_sentence, *self.inputs.sentences]
-        asked = model.embed(texts, limits, prompt_name=parameters.prompt_name)
+        asked = model.embed(texts, limits, prompt_name=self.reading.prompt_name)
 
         def answer(results: list[Any]) -> np.ndarray:
             source, *others = asked.answer(results)
@@ -167,7 +174,7 @@ class Similarity(Question):
 class Parameters(BaseModel):
     """What Hugging Face's Inference API sends with a text to classify."""
 
-    top_k: int | None = None
+    top_k: PositiveInt | None = None
     function_to_apply: Literal["none"] | None = None
 
 
@@ -177,7 +184,7 @@ class Predict(Question):
     With `parameters`, the answer is a list of lists for one text as well.
     """
 
-    inputs: str | list[str] | list[list[str]]
+    inputs: str | Strings | Annotated[list[Strings], _AT_MOST_ONE_ERROR]
     raw_scores: bool = False
     parameters: Parameters | None = None
 
@@ -189,7 +196,7 @@ class Predict(Question):
 
     @property
     def _is_batch(self) -> bool:
-        return not isinstance(self.inputs, str) and not all(isinstance(x, str) for x in self.inputs)
+        return not isinstance(self.inputs, str) and not any(isinstance(x, str) for x in self.inputs)
 
     def asked(self, model: Any, limits: Limits) -> Asked:
         for index, parts in enumerate(self.asked_texts):
@@ -222,7 +229,7 @@ class Rerank(Question):
     of_texts = "texts"
 
     query: str
-    texts: list[str]
+    texts: Strings
     raw_scores: bool = False
     return_text: bool = False
 
@@ -299,7 +306,7 @@ def prepare(
     """
     if not endpoint:  # as clients of Hugging Face's Inference API send
         endpoint = models.named(name).endpoints[0]
-        if b'"source_sentence"' in body and endpoint == "embed":
+        if endpoint == "embed" and re.search(rb'"source_sentence"\s*:', body):
             endpoint = "similarity"
     question = _read(ENDPOINTS[endpoint], body)
     if name is None and len(models.models) > 1:
@@ -314,10 +321,10 @@ def prepare(
             f"{question.of_texts} has {len(texts)} texts, more than {config.max_texts}: send fewer "
             "at once, or start the server with a higher --max_texts."
         )
-    truncate = question.truncate
+    truncate = question.reading.truncate
     if truncate is None:
         truncate = config.auto_truncate
-    side = question.truncation_direction
+    side = question.reading.truncation_direction
     if truncate and side not in (None, model.truncation_side):
         raise Refused(
             422,
@@ -339,32 +346,14 @@ def _read(kind: type[Question], body: bytes) -> Question:
         first = error.errors(include_url=False)[0]
     if first["type"] == "json_invalid":
         raise Refused(400, "validation", f"The body is no JSON in UTF-8: {first['msg']}.")
-    where = "The body"
-    for number, part in enumerate(first["loc"]):
-        if not number:
-            where = str(part)
-        elif isinstance(part, int):  # others are the types of a union
+    where = ""
+    for part in first["loc"]:
+        if isinstance(part, int):
             where += f"[{part}]"
+        elif part != "str":  # the first type of a union
+            where += f".{part}"
+    where = where.lstrip(".") or "The body"
     found = f"is {brief(repr(first['input']), 60)}"
     if first["type"] == "missing":
         found = "is missing"
     raise Refused(422, "validation", f"{where} {found}: {first['msg']}.")
-
-
-def written(answer: Any) -> bytes:
-    """Returns an answer as JSON."""
-    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-ErrorForm = Literal["tei", "openai"]
-
-
-def error_content(error: Refused, form: ErrorForm) -> dict[str, Any]:
-    """Returns the body of a refusal, in the form of text-embeddings-inference or of OpenAI."""
-    message = str(error)
-    if form == "tei":
-        return {"error": message, "error_type": error.kind}
-    kind = "invalid_request_error"
-    if error.status >= 500:
-        kind = "server_error"
-    return {"error": {"message": message, "type": kind, "param": None, "code": error.kind}}

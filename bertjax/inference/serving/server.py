@@ -109,14 +109,13 @@ def read_keys(file: str | None) -> tuple[str, ...] | None:
     if file is None:
         return None
     try:
-        lines = Path(file).read_text(encoding="utf-8").split("\n")
+        lines = Path(file).read_text(encoding="utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"--api_key_file {file} is not UTF-8 ({error.reason}).") from error
-    keys = [line.strip() for line in lines]
-    keys = [key for key in keys if key]
+    keys = tuple(filter(None, map(str.strip, lines)))
     if not keys:
         raise ValueError(f"--api_key_file {file} has no key: write one per line.")
-    return tuple(keys)
+    return keys
 
 
 def listening_socket(config: ServeConfig) -> socket.socket:

@@ -23,9 +23,10 @@ from tests.served_models import PROMPTS, write_models
 for package in ("uvicorn", "orjson", "pydantic", "prometheus_client"):
     pytest.importorskip(package)
 TestClient = pytest.importorskip("starlette.testclient").TestClient
+ValidationError = pytest.importorskip("pydantic").ValidationError
 
 from bertjax.inference.serving.application import Service, make_app  # noqa: E402
-from bertjax.inference.serving.endpoints import Models  # noqa: E402
+from bertjax.inference.serving.endpoints import ENDPOINTS, Models  # noqa: E402
 
 TOLERANCE = 1e-5
 
@@ -107,6 +108,7 @@ def test_openai_embeddings_are_those_of_embed(client, sentences):
     np.testing.assert_array_equal([entry["embedding"] for entry in answer["data"]], expected)
     tokens = sum(map(len, answer_of(client, "/tokenize", inputs=texts, model="dense")))
     assert answer["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    assert answer_of(client, "/v1/embeddings", input=texts, encoding_format=None) == answer
     coded = answer_of(
         client, "/v1/embeddings", input=texts, model="dense", encoding_format="base64"
     )
@@ -119,7 +121,7 @@ def test_similarity_is_the_cosine(client, sentences):
     inputs = {"source_sentence": sentences[0], "sentences": sentences[:4]}
     vectors = np.array(answer_of(client, "/embed", inputs=sentences[:4]))
     for path in ("/similarity", "/models/dense"):
-        found = answer_of(client, path + "/" * (path != "/similarity"), inputs=inputs)
+        found = answer_of(client, path, inputs=inputs)
         np.testing.assert_allclose(found, vectors @ vectors[0], atol=TOLERANCE)
     fields = {"prompt_name": "query", "truncate": True}
     inputs["sentences"] = [" ".join(sentences[:20])]
@@ -127,6 +129,14 @@ def test_similarity_is_the_cosine(client, sentences):
     texts = [sentences[0], *inputs["sentences"]]
     one, other = answer_of(client, "/embed", inputs=texts, **fields)
     np.testing.assert_allclose(found, [np.dot(one, other)], atol=TOLERANCE)
+    fields["truncation_direction"] = "left"
+    error = answer_of(client, "/similarity", 422, inputs=inputs, parameters=fields)
+    assert "truncates texts at their right" in error["error"]
+
+
+def test_a_text_about_sentences_is_no_question_of_similarity(client):
+    expected = answer_of(client, "/embed", inputs="source_sentence")
+    assert answer_of(client, "/models/dense", inputs="source_sentence") == expected
 
 
 @pytest.mark.parametrize("prompt", [None, "query", "document"])
@@ -299,6 +309,8 @@ def test_models_are_asked_for_by_field_and_by_path(client, loaded):
     error = answer_of(client, "/predict", 404, inputs="a", model="x")
     assert "Known: dense, sparse, tokens, rank, class" in error["error"]
     assert "Known" in answer_of(client, "/models/x/embed", 404, inputs="a")["error"]
+    error = answer_of(client, "/models/v1/embed", 404, inputs="a")
+    assert "Known" in error["error"] and error["error_type"] == "model_not_found"
     assert client.get("/models/rank/info").json()["model_type"].keys() == {"reranker"}
     assert [x["id"] for x in client.get("/v1/models").json()["data"]] == list(loaded)
     with client_of(loaded["dense"]) as one:  # whatever its name is for the client
@@ -356,6 +368,7 @@ REFUSED = [
     (422, b'{"inputs": "a", "prompt_name": "x"}', "no prompt named 'x'. Known: "),
     (422, b'{"inputs": "a", "dimensions": 0}', "dimensions=0"),
     (422, b'{"inputs": "a", "dimensions": 99999999999999999999}', "dimensions"),
+    (422, b'{"inputs": "a", "dimensions": ' + b"9" * 4000 + b"}", "dimensions"),
     (422, b'{"inputs": "a", "truncate": true, "truncation_direction": "Left"}', "at their right"),
     (413, json.dumps({"inputs": ["a"] * 1025}).encode(), "1025 texts, more than 1024"),
     (413, json.dumps({"inputs": "a" * 70_000}).encode(), "70000 characters"),
@@ -370,7 +383,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(client, status, body, messag
     assert response.status_code == status, response.text
     error = response.json()
     assert message in error["error"] and "\n" not in error["error"]
-    assert len(error["error"]) < 300
+    assert len(error["error"]) <= 500
     openai = client.post(
         "/v1/embeddings", content=body.replace(b"inputs", b"input"), headers=headers
     )
@@ -382,7 +395,8 @@ def test_what_makes_no_sense_is_refused_in_one_line(client, status, body, messag
 def test_other_content_types_methods_and_paths_are_refused(client):
     response = client.post("/embed", content=b'{"inputs": "a"}')
     assert response.status_code == 415 and "application/json" in response.json()["error"]
-    assert client.get("/embed").status_code == 405
+    response = client.get("/embed")
+    assert response.status_code == 405 and response.headers["allow"] == "POST"
     assert client.post("/nothing", json={}).json()["error"].startswith("Not Found")
     assert client.delete("/v1/embeddings").json()["error"]["code"] == "validation"
 
@@ -391,6 +405,35 @@ def test_other_content_types_methods_and_paths_are_refused(client):
 def test_predictions_are_of_texts_and_pairs(client, inputs):
     error = answer_of(client, "/predict", 422, inputs=inputs)
     assert error["error"].startswith("inputs")
+    assert answer_of(client, "/predict", 400, inputs=[])["error_type"] == "empty"
+    error = answer_of(client, "/predict", 422, inputs="a", parameters={"top_k": -1})
+    assert error["error"].startswith("parameters.top_k is -1")
+
+
+@pytest.mark.parametrize("item", ["1", "[]", "[1]"])
+@pytest.mark.parametrize("endpoint", ["embed", "predict", "v1/embeddings", "rerank", "similarity"])
+def test_a_list_of_mistakes_costs_no_more_than_one(endpoint, item):
+    """An error for each of them would fill the memory."""
+    body = '{"query": "", "inputs": %s, "input": %s, "texts": %s}'
+    items = f"[{','.join([item] * 1000)}]"
+    inputs = items
+    if endpoint == "similarity":
+        inputs = f'{{"source_sentence": "", "sentences": {items}}}'
+    try:
+        ENDPOINTS[endpoint].model_validate_json(body % (inputs, items, items))
+    except ValidationError as error:
+        assert error.error_count() < 5
+    else:
+        assert (endpoint, item) == ("predict", "[]")
+
+
+def test_a_slash_at_the_end_of_a_path_leads_to_no_other_address(client):
+    """A redirection would be to http, also behind a proxy with https."""
+    for path in ("/embed", "/models/dense", "/models/dense/embed"):
+        for slash in ("", "/"):
+            response = client.post(path + slash, json={"inputs": "a"}, follow_redirects=False)
+            assert response.status_code == 200
+    assert client.get("/health/", follow_redirects=False).status_code == 200
 
 
 def test_texts_that_a_task_refuses_are_named(client):
@@ -448,17 +491,18 @@ def test_answers_of_too_many_numbers_are_refused(loaded, monkeypatch):
 
 def test_keys_are_needed_if_there_are_any(loaded):
     with client_of(loaded["dense"]) as client:
-        client.service.keys = ("first", "second")
+        client.service.keys = ("first", "second", "clé")
         for headers in ({}, {"authorization": "Bearer x"}, {"authorization": "Basic first"}):
             response = client.post("/embed", json={"inputs": "a"}, headers=headers)
             assert response.status_code == 401 and "Bearer KEY" in response.json()["error"]
             for path in ("/info", "/metrics", "/v1/models", "/nothing"):
                 assert client.get(path, headers=headers).status_code == 401
         assert client.get("/health").status_code == client.get("/").status_code == 200
+        assert client.head("/health").status_code == 200
         assert client.post("/", json={"inputs": "a"}).status_code == 401
         assert "dense" not in client.get("/").text
-        for key in ("first", "second"):
-            headers = {"authorization": f"Bearer {key}"}
+        for key in ("first", "second", "clé"):
+            headers = {"authorization": f"Bearer {key}".encode()}
             assert client.post("/embed", json={"inputs": "a"}, headers=headers).is_success
         headers = {"authorization": "Bearer é".encode()}
         assert client.post("/embed", json={"inputs": "a"}, headers=headers).status_code == 401

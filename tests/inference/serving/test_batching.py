@@ -164,6 +164,15 @@ def test_a_job_that_fails_fails_alone():
     assert jobs[0].error is None and str(jobs[1].error) == "13 brings bad luck"
 
 
+def test_a_computation_that_loses_a_result_fails_its_job_and_not_the_thread():
+    job = job_of(1, 2, compute=lambda values: values[1:])
+    queue = BatchQueue(10, 64)
+    queue.put(job)
+    queue.close()
+    work(queue, print)
+    assert isinstance(job.error, ValueError)
+
+
 def test_the_queue_forgets_computations_that_are_over():
     """Otherwise it would keep a model after a reload."""
     queue = BatchQueue(10, 64)
