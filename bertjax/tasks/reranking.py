@@ -163,10 +163,10 @@ class RerankTask(Task):
             )
         if not all(text.strip() for text in (example.text, *passages)):
             raise ValueError(f"{example.where}: a text is empty; fill it or remove the row.")
-        return [
-            tokenizer.encode_prompt(self.prompt + example.text, passage, max_length)
-            for passage in passages or (None,)
-        ]
+        query = self.prompt + example.text
+        if not passages:
+            return [tokenizer.encode_prompt(query, None, max_length)]
+        return tokenizer.encode_pairs(query, passages, max_length)
 
     def predict(
         self, example: Example, features: Sequence[Feature], outputs: Sequence[Outputs]

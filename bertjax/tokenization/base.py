@@ -416,6 +416,13 @@ class Tokenizer(abc.ABC):
         """Encodes a text or pair like `encode_prompt`, but "[MASK]" in a text is ordinary text."""
         return self._encode(self._text_backend, text, pair, max_length)
 
+    def encode_pairs(
+        self, text: str, pairs: Iterable[str], max_length: int
+    ) -> list[tuple[list[int], list[int]]]:
+        """Encodes a text with each of `pairs` like `encode_prompt`, but tokenizes it only once."""
+        first, *others = self._ids(self._prompt_backend, [text, *pairs])
+        return [self._joined(first, second, max_length=max_length) for second in others]
+
     def encode_prompts(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """Encodes each text like `encode_prompt`, in several threads; returns only the ids."""
         with explaining_the_library():
@@ -480,9 +487,18 @@ class Tokenizer(abc.ABC):
     def _encode(
         self, backend: tokenizers.Tokenizer, text: str, pair: str | None, max_length: int | None
     ) -> tuple[list[int], list[int]]:
+        texts = [text]
+        if pair is not None:
+            texts.append(pair)
+        return self._joined(*self._ids(backend, texts), max_length=max_length)
+
+    def _ids(self, backend: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
         with explaining_the_library():
-            first = backend.encode(text, add_special_tokens=False).ids
-            second = None if pair is None else backend.encode(pair, add_special_tokens=False).ids
+            return [backend.encode(text, add_special_tokens=False).ids for text in texts]
+
+    def _joined(
+        self, first: list[int], second: list[int] | None = None, *, max_length: int | None
+    ) -> tuple[list[int], list[int]]:
         if max_length is not None:
             room = self._room(max_length, pair=second is not None)
             if second is not None and len(first) + len(second) > room:

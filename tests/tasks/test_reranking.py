@@ -49,6 +49,29 @@ def test_metrics_are_means_over_queries_of_all_their_rows():
     assert single["pearson"] == pytest.approx(1) and "map" not in single
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_query_is_tokenized_once_for_all_its_passages(tokenizer, sentences, monkeypatch, side):
+    """Otherwise a long query with many passages would keep a server busy for a minute."""
+    monkeypatch.setattr(tokenizer, "truncation_side", side)
+    query, passages = " ".join(sentences[:9]), tuple(sentences[9:14])
+    task = RerankTask(name="rerank", prompt="de: ")
+    usual = tokenizer._ids
+    for first, *others in ((query, *passages), ("abc", query, *passages)):
+        tokenized = []
+
+        def counted(backend, texts, tokenized=tokenized):
+            tokenized.extend(texts)
+            return usual(backend, texts)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(tokenizer, "_ids", counted)
+            features = task.features_to_predict(example(first, None, None, *others), tokenizer, 40)
+        assert tokenized == [f"de: {first}", *others]
+        for feature, passage in zip(features, others, strict=True):
+            ids, types = tokenizer.encode_prompt(f"de: {first}", passage, 40)
+            assert feature.input_ids.tolist() == ids and feature.a_lengths == (types.count(0),)
+
+
 def test_grades_are_gains_of_ndcg_and_any_grade_above_0_is_a_positive():
     task = RerankTask(name="rerank")
     grades = {"x": 1.0, "y": 3.0, "z": 0.0}
