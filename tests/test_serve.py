@@ -192,6 +192,15 @@ for (const model of models) {
     seen[`${model.name}/${endpoint}`] = [$("said").textContent, bars, $("json").textContent.length];
   }
 }
+globalThis.fetch = async () => new Response("<html>", { status: 502 });
+await ask({ preventDefault() {} });
+seen.proxy = [$("said").textContent, [], 99];
+globalThis.fetch = async () => { throw new Error("refused"); };
+await ask({ preventDefault() {} });
+seen.gone = [$("said").textContent + $("json").textContent, [], 99];
+globalThis.fetch = async () => Response.json({ error: "The key is wrong" }, { status: 401 });
+await readModels();
+seen.key = [$("said").textContent, [], 99];
 console.log(JSON.stringify(seen));
 """
 
@@ -213,6 +222,9 @@ def test_the_page_asks_every_endpoint_and_shows_the_answer(loaded):
         )
         assert not done.returncode, done.stderr[-2000:]
         seen = json.loads(done.stdout)
+        assert seen.pop("proxy")[0].startswith("Status 502")
+        assert "no answer" in (gone := seen.pop("gone")[0]) and "refused" in gone
+        assert seen.pop("key")[0] == "The key is wrong"
         asked = {f"{x.name}/{endpoint}" for x in loaded.values() for endpoint in x.endpoints}
         assert seen.keys() == asked
         for name, (said, bars, length) in seen.items():
@@ -514,6 +526,10 @@ def test_a_server_that_is_stopped_while_it_loads_ends_at_once(directories):
     process.process.send_signal(signal.SIGTERM)
     assert process.end() == 0
     assert process.lines[-1]["event"] == "ended"
+
+
+def test_idle_connections_are_kept_longer_than_proxies_keep_theirs():
+    assert module.Server(Service(ServeConfig(models=("m",)))).config.timeout_keep_alive > 60
 
 
 def test_what_cannot_be_served_ends_with_one_line(directories, tmp_path, capsys):

@@ -44,6 +44,11 @@ function showBars(scores) {
     element("i", { style: `width: ${(100 * Math.abs(score)) / most}%` }))));
 }
 
+const messageOf = (error) => ({ error: error.message });
+
+// What stands for a response if the server cannot be reached.
+const noAnswer = (error) => ({ ok: false, status: "of no answer", json: async () => messageOf(error) });
+
 async function ask(event) {
   event.preventDefault();
   const endpoint = $("endpoint").value;
@@ -52,8 +57,8 @@ async function ask(event) {
     method: "POST",
     headers: { "content-type": "application/json", ...headers() },
     body: JSON.stringify(bodyOf(endpoint)),
-  });
-  const answer = await response.json();
+  }).catch(noAnswer);
+  const answer = await response.json().catch(messageOf);
   const seconds = (performance.now() - start) / 1000;
   const about = { embed: ", and the cosines of the first text with all" }[endpoint] || "";
   $("said").textContent = `Status ${response.status} in ${seconds.toFixed(3)} s${response.ok ? about : ""}`;
@@ -81,8 +86,11 @@ function showQuery() {
 }
 
 async function readModels() {
-  const response = await fetch("info", { headers: headers() });
-  showModels(response.ok ? (await response.json()).models : []);
+  const response = await fetch("info", { headers: headers() }).catch(noAnswer);
+  const answer = await response.json().catch(messageOf);
+  showModels(answer.models || []);
+  $("said").textContent = answer.error || "";
+  $("answer").hidden = response.ok;
 }
 
 function startServe() {

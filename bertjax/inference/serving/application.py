@@ -41,7 +41,7 @@ from bertjax.config.serve_config import ServeConfig
 from bertjax.inference.predictor import SMALLEST_ROW, token_budget
 from bertjax.inference.serving.batching import BatchDone, BatchQueue, Full, Job
 from bertjax.inference.serving.endpoints import ENDPOINTS, Models, prepare
-from bertjax.inference.serving.models import Asked, Refused, ServedModel, too_much
+from bertjax.inference.serving.models import Asked, Refused, too_much
 from bertjax.pages import fill
 
 LOGGER = logging.getLogger("bertjax.serve")
@@ -134,8 +134,9 @@ class Service:
         start = time.monotonic()
         body = await self._body(request)
         name = request.path_params.get("name")
-        call = functools.partial(prepare, models, endpoint, body, self.config, name)
-        model, endpoint, asked = await self._in_text_thread(call)
+        model, asked = await self._in_text_thread(
+            prepare, models, endpoint, body, self.config, name
+        )
         notes = request.state.notes
         notes |= {"model": model.name, "texts": len(asked.inputs), "tokens": asked.tokens}
         self.metrics.tokenization.observe(time.monotonic() - start)
@@ -148,8 +149,8 @@ class Service:
 
         return Response(await self._in_text_thread(content), media_type="application/json")
 
-    async def _in_text_thread(self, call: Callable[[], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self.text_threads, call)
+    async def _in_text_thread(self, call: Callable[..., Any], *values: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self.text_threads, call, *values)
 
     async def _body(self, request: Request) -> bytes:
         kind = request.headers.get("content-type", "")
@@ -160,16 +161,15 @@ class Service:
                 f"The content type is {brief(kind, 60)!r}: send application/json.",
             )
         most = self.config.max_body
-        if int(request.headers.get("content-length", "0")) > most:  # h11 has checked the number
-            raise self._body_too_long()
+        length = int(request.headers.get("content-length", "0"))  # h11 has checked the number
         body = bytearray()
         try:
             async with asyncio.timeout(self.config.read_timeout):
-                async for part in request.stream():
-                    body += part
-                    if len(body) > most:
-                        raise self._body_too_long()
-            return bytes(body)
+                if length <= most:
+                    async for part in request.stream():
+                        body += part
+                        if len(body) > most:
+                            break
         except TimeoutError as error:
             raise Refused(
                 408,
@@ -177,12 +177,12 @@ class Service:
                 f"The body did not arrive within {self.config.read_timeout:g} s: send it faster, "
                 "or start the server with a higher --read_timeout.",
             ) from error
-
-    def _body_too_long(self) -> Refused:
-        return too_much(
-            f"The body has more than {self.config.max_body} bytes: send fewer texts at once, or "
-            "start the server with a higher --max_body."
-        )
+        if max(length, len(body)) > most:
+            raise too_much(
+                f"The body has more than {most} bytes: send fewer texts at once, or start the "
+                "server with a higher --max_body."
+            )
+        return bytes(body)
 
     async def _computed(self, request: Request, asked: Asked) -> list[Any]:
         """Returns the results of the inputs, unless the client goes away before."""
@@ -190,11 +190,11 @@ class Service:
         if count > self.config.max_waiting:
             raise too_much(f"The request has {count} windows of texts: send fewer texts at once.")
         loop = asyncio.get_running_loop()
-        finished = asyncio.Event()
+        finished = loop.create_future()
 
         def done() -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended, after --stop_timeout
-                loop.call_soon_threadsafe(finished.set)
+                loop.call_soon_threadsafe(finished.set_result, None)
 
         job = Job(asked.inputs, done)
         try:
@@ -204,14 +204,12 @@ class Service:
                 429, "overloaded", f"The model is overloaded ({error}): try again later."
             ) from error
         gone = asyncio.ensure_future(request.receive())
-        over = asyncio.ensure_future(finished.wait())
         try:
-            await asyncio.wait({gone, over}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({gone, finished}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.queue.cancel(job)
             gone.cancel()
-            over.cancel()
-        if not finished.is_set():
+        if not finished.done():
             raise ClientDisconnect
         self.metrics.job(job)
         if job.error is not None:
@@ -232,13 +230,6 @@ class Service:
         models = self.ready_models
         model = models.named(request.path_params.get("name"))
         content = {
-            **self._info(model),
-            "models": [{"name": other.name, **_kind_of(other)} for other in models.models],
-        }
-        return JSONResponse(content)
-
-    def _info(self, model: ServedModel) -> dict[str, Any]:
-        return {
             "model_id": model.name,
             "model_dtype": "float32",
             "model_type": {model.kind: model.details()},
@@ -249,7 +240,9 @@ class Service:
             "auto_truncate": self.config.auto_truncate,
             "tokenization_workers": TEXT_THREADS,
             "version": bertjax.__version__,
+            "models": _kinds_of(models),
         }
+        return JSONResponse(content)
 
     async def openai_models(self, request: Request) -> Response:
         """Lists the models as OpenAI does."""
@@ -268,13 +261,16 @@ class Service:
         """Returns the page on which one can try the models; without the key, it names none."""
         models = []
         if self.models is not None and self.keys is None:
-            models = [{"name": x.name, **_kind_of(x)} for x in self.models.models]
+            models = _kinds_of(self.models)
         data = {"models": models, "needs_key": self.keys is not None}
         return HTMLResponse(fill("serve.html", data))
 
 
-def _kind_of(model: ServedModel) -> dict[str, Any]:
-    return {"kind": model.kind, "endpoints": model.endpoints}
+def _kinds_of(models: Models) -> list[dict[str, Any]]:
+    kinds = []
+    for model in models.models:
+        kinds.append({"name": model.name, "kind": model.kind, "endpoints": model.endpoints})
+    return kinds
 
 
 class Gate:

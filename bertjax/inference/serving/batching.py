@@ -46,13 +46,13 @@ class Job:
     done: Callable[[], None] = lambda: None
     results: list[Any] = dataclasses.field(init=False)
     error: Exception | None = None
+    put_at: float = 0.0
     waited: float | None = None
     computed: float = 0.0
 
     def __post_init__(self):
         self.results = [None] * len(self.inputs)
         self._missing = len(self.inputs)
-        self.put_at = time.monotonic()
         self.in_queue = 0
         self.is_over = False
 

@@ -295,8 +295,8 @@ class Models(NamedTuple):
 
 def prepare(
     models: Models, endpoint: str, body: bytes, config: ServeConfig, name: str | None = None
-) -> tuple[ServedModel, str, Asked]:
-    """Reads the body of a request; returns the model, the endpoint, and what it asks.
+) -> tuple[ServedModel, Asked]:
+    """Reads the body of a request; returns the model, and what is asked of it.
 
     The endpoint "" is that of the model. `name` is the model in the path; None: that of the field
     `model`, or, if one model is served, always that one.
@@ -336,7 +336,7 @@ def prepare(
         asked = question.asked(model, Limits(truncate, question.of_texts))
     except ValueError as error:  # of a task or a tokenizer
         raise Refused(422, "tokenizer", str(error)) from error
-    return model, endpoint, asked
+    return model, asked
 
 
 def _read(kind: type[Question], body: bytes) -> Question:

@@ -33,6 +33,9 @@ from bertjax.inference.serving.models import load_served
 
 # Seconds in which a client may send another request on a connection that is about to be closed.
 DRAIN_SECONDS = 1.0
+# Seconds after which an idle connection is closed: more than in proxies (60 s), because a request
+# that is sent in this moment is lost.
+IDLE_SECONDS = 75
 # Files that a process has open besides its connections.
 OTHER_FILES = 100
 
@@ -217,6 +220,7 @@ class Server(uvicorn.Server):
                 proxy_headers=False,
                 server_header=False,
                 limit_concurrency=_most_connections(),
+                timeout_keep_alive=IDLE_SECONDS,
                 timeout_graceful_shutdown=config.stop_timeout,
             )
         )
