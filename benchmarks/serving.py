@@ -4,11 +4,12 @@
 
 Requests of one text of 2 to 200 words each come from --connections connections, one after the other
 on each. The other side is sentence-transformers behind the same starlette and uvicorn, which
-computes one text at a time, in a thread of its own. The sides take turns, in --rounds. A line of
---output has the requests that were lost or had a wrong answer (by more than 1e-5), the largest
-difference, median and 99th percentile of the milliseconds to an answer, answers per second, and the
-megabytes of the server's resident memory after each tenth of its requests. `--alone` leaves out
-the other side.
+computes one text at a time, in a thread of its own. `--onnx` adds a server with --backend onnx,
+and `--alone` leaves out sentence-transformers. The sides take turns, in --rounds. A line of
+--output has the seconds to the start, the requests that were lost or had a wrong answer (by more
+than 1e-5), the largest difference, median and 99th percentile of the milliseconds to an answer,
+answers per second, and the megabytes of the server's resident memory after each tenth of its
+requests.
 """
 
 import http.client
@@ -133,10 +134,13 @@ class Server:
         self.megabytes: list[int] = []
         self.connections: list[Connection] = []
         self.seconds = 0.0
+        start = time.perf_counter()
         while not self._is_ready():
             if self._process.poll() is not None:
                 raise RuntimeError(f"{command[0]} ended with status {self._process.returncode}")
-            time.sleep(0.5)
+            time.sleep(0.1)
+        self.seconds_to_start = time.perf_counter() - start
+        self.cpu_seconds_to_start = sum(self._memory.cpu_times()[:2])
 
     def _is_ready(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
@@ -176,6 +180,8 @@ def figures(server: Server) -> dict[str, Any]:
     differences = [connection.difference for connection in server.connections]
     lost = sum(len(connection.lost) for connection in server.connections)
     return {
+        "seconds_to_start": round(server.seconds_to_start, 1),
+        "cpu_seconds_to_start": round(server.cpu_seconds_to_start, 1),
         "answers": len(seconds) - lost,
         "lost": lost,
         "largest_difference": max(differences),
@@ -194,7 +200,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--port", type=int, default=8461, help="and the next one")
+    parser.add_argument("--port", type=int, default=8461, help="and the next two")
+    parser.add_argument("--onnx", action="store_true")
     parser.add_argument("--alone", action="store_true")
     args = parser.parse_args()
     import bertjax
@@ -203,6 +210,9 @@ def main() -> None:
     expected = bertjax.load_pretrained(args.model).embed(texts, normalize=True)
     serve = [sys.executable, "-m", "bertjax", "serve", args.model, f"--port={args.port}"]
     servers = {"bertjax": Server(serve, args.port)}
+    if args.onnx:
+        words = [f"--port={args.port + 2}", "--backend=onnx"]
+        servers["bertjax, onnx"] = Server([*serve[:-1], *words], args.port + 2)
     if not args.alone:
         other = [sys.executable, "-c", OTHER, args.model, str(args.port + 1)]
         servers["sentence-transformers"] = Server(other, args.port + 1)
@@ -219,12 +229,15 @@ def main() -> None:
             server.seconds += time.perf_counter() - start
     values = {name: figures(server) for name, server in servers.items()}
     statuses = {name: server.end() for name, server in servers.items()}
-    table = [("", "lost", "largest difference", "median ms", "p99 ms", "answers/s", "MB")]
+    table = [
+        ("", "start s", "lost", "largest difference", "median ms", "p99 ms", "answers/s", "MB")
+    ]
     for name, value in values.items():
         times = value["milliseconds"]
         table.append(
             (
                 name,
+                str(value["seconds_to_start"]),
                 str(value["lost"]),
                 f"{value['largest_difference']:.1e}",
                 str(times["median"]),
@@ -235,23 +248,26 @@ def main() -> None:
         )
     for row in table:
         print(" | ".join(row))
-    ours = values["bertjax"]
     line = {
         "connections": args.connections,
         "requests": args.requests,
         "sides": values,
-        "status": statuses["bertjax"],
+        "statuses": statuses,
     }
     packages = ["starlette", "uvicorn"]
     if not args.alone:
         packages += ["torch", "sentence-transformers"]
         theirs = values["sentence-transformers"]["milliseconds"]
         line["ratios"] = {
-            name: round(theirs[name] / ours["milliseconds"][name], 2) for name in theirs
+            name: round(theirs[name] / values["bertjax"]["milliseconds"][name], 2)
+            for name in theirs
         }
     report(line, args.output, packages)
-    if ours["lost"] or ours["largest_difference"] > TOLERANCE or statuses["bertjax"]:
-        sys.exit("An answer was lost or wrong, or the server ended with another status than 0.")
+    for name, value in values.items():
+        if not name.startswith("bertjax"):
+            continue
+        if value["lost"] or value["largest_difference"] > TOLERANCE or statuses[name]:
+            sys.exit(f"{name}: an answer was lost or wrong, or the status at the end was not 0.")
 
 
 if __name__ == "__main__":

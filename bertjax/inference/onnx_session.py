@@ -32,7 +32,10 @@ def open_session(file: Path) -> Any:
     """Returns a session of ONNX Runtime for a file, on the CPU."""
     import onnxruntime
 
-    return onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    # Threads that wait for work would keep busy the cores that other threads of a server need.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
 
 
 class SessionProgram:
