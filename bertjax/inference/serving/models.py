@@ -143,16 +143,19 @@ class ServedModel:
         ids, offsets = tokenizer.encode_with_offsets(text, is_prompt=True)
         tokens = []
         for token, (start, stop) in zip(ids.tolist(), offsets.tolist(), strict=True):
-            part = {"id": token, "text": text[start:stop], "special": False}
-            tokens.append({**part, "start": start, "stop": stop})
+            tokens.append(_token(token, text[start:stop], start, stop))
         if not special:
             return tokens
-        ends = []
-        for token in (tokenizer.cls_token_id, tokenizer.sep_token_id):
-            part = {"id": token, "text": tokenizer.tokens[token], "special": True}
-            ends.append({**part, "start": None, "stop": None})
-        first, last = ends
+        first = _token(tokenizer.cls_token_id, tokenizer.tokens[tokenizer.cls_token_id])
+        last = _token(tokenizer.sep_token_id, tokenizer.tokens[tokenizer.sep_token_id])
         return [first, *tokens, last]
+
+
+def _token(
+    token: int, text: str, start: int | None = None, stop: int | None = None
+) -> dict[str, Any]:
+    """Returns a token of a text, or without a place, a special one."""
+    return {"id": token, "text": text, "special": start is None, "start": start, "stop": stop}
 
 
 class EncoderModel(ServedModel):
@@ -205,23 +208,18 @@ class EncoderModel(ServedModel):
     def text_with_prompt(self, text: str, prompt_name: str | None) -> str:
         return self.encoder(prompt_name).prompt + text
 
-    def compute(self, encoder: Any) -> Callable[[list[Any]], Sequence[Any]]:
-        """Returns the function that computes results of lists of token ids."""
-        return encoder.of_ids
-
     def inputs(self, texts: Sequence[str], prompt_name: str | None, limits: Limits) -> list[Input]:
         """Tokenizes texts; refuses those that are too long unless they are truncated."""
         encoder = self.encoder(prompt_name)
         texts = [limits.cut(text, index) for index, text in enumerate(texts)]
-        if limits.truncate:
-            rows = encoder.ids_of(texts, encoder.max_length)
-        else:
-            rows = encoder.ids_of(texts, encoder.max_length + 1)
-            for index, row in enumerate(rows):
-                if len(row) > encoder.max_length:
-                    raise limits.too_long(index, encoder.max_length)
-        compute = self.compute(encoder)
-        return [Input(compute, row, len(row)) for row in rows]
+        longest = encoder.max_length
+        if not limits.truncate:
+            longest += 1
+        rows = encoder.ids_of(texts, longest)
+        for index, row in enumerate(rows):
+            if len(row) > encoder.max_length:
+                raise limits.too_long(index, encoder.max_length)
+        return [Input(encoder.of_ids, row, len(row)) for row in rows]
 
 
 class EmbeddingModel(EncoderModel):
@@ -304,46 +302,25 @@ class SparseModel(EncoderModel):
 
     endpoints = ("embed_sparse", "tokenize")
 
-    def __init__(self, name: str, model: Pretrained, max_length: int | None):
-        super().__init__(name, model, max_length)
-        self._computes = {}
-        for encoder in self._encoders.values():
-            self._computes[encoder] = _rows_of(encoder)
-
     def details(self) -> dict[str, Any]:
         return {"pooling": "splade"}
-
-    def compute(self, encoder: Any) -> Callable[[list[Any]], Sequence[Any]]:
-        return self._computes[encoder]
 
     def embed_sparse(
         self, texts: Sequence[str], limits: Limits, prompt_name: str | None = None
     ) -> Asked:
         """Prepares lists of {"index": id of a word, "value": its weight}."""
 
-        def answer(weights: list[Any]) -> list[list[dict[str, Any]]]:
-            check_size(sum(len(ids) for ids, _ in weights))
+        def answer(rows: list[Any]) -> list[list[dict[str, Any]]]:
+            check_size(sum(row.nnz for row in rows))
             embeddings = []
-            for ids, values in weights:
-                finite(values, self.name)
-                pairs = zip(ids.tolist(), values, strict=True)
+            for row in rows:  # a sparse array of the weights of all words
+                row.sort_indices()
+                values = finite(row.data, self.name)
+                pairs = zip(row.indices.tolist(), values, strict=True)
                 embeddings.append([{"index": index, "value": value} for index, value in pairs])
             return embeddings
 
         return Asked(self.inputs(texts, prompt_name, limits), answer)
-
-
-def _rows_of(encoder: SparseEmbedder) -> Callable[[list[Any]], Sequence[Any]]:
-    """Returns a function that computes (ids of words [n], weights [n]) of each text."""
-
-    def compute(rows: list[Any]) -> list[tuple[np.ndarray, np.ndarray]]:
-        weights = encoder.of_ids(rows)
-        weights.sort_indices()
-        bounds = weights.indptr[1:-1]
-        parts = np.split(weights.indices, bounds), np.split(weights.data, bounds)
-        return list(zip(*parts, strict=True))
-
-    return compute
 
 
 class TokenModel(EncoderModel):
@@ -414,11 +391,9 @@ class ScoringModel(ServedModel):
         self._params = None
 
     def details(self) -> dict[str, Any]:
-        ids = range(len(self._names))
-        numbers = map(str, ids)
         return {
-            "id2label": dict(zip(numbers, self._names, strict=True)),
-            "label2id": dict(zip(self._names, ids, strict=True)),
+            "id2label": dict(enumerate(self._names)),
+            "label2id": {label: index for index, label in enumerate(self._names)},
         }
 
     def _compute(self, features: list[Feature]) -> list[Outputs]:

@@ -470,13 +470,13 @@ def test_a_model_that_fails_refuses_only_what_it_failed_on(loaded, monkeypatch):
 
     with client_of(model) as client:
         with monkeypatch.context() as patch:
-            patch.setattr(model, "compute", lambda encoder: fails)
+            patch.setattr(model.encoder(None), "of_ids", fails)
             error = answer_of(client, "/embed", 424, inputs="a")
         assert error["error"].endswith("RESOURCE_EXHAUSTED: no memory")
         assert error["error_type"] == "backend"
         nan = np.full(32, np.nan, np.float32)
         with monkeypatch.context() as patch:
-            patch.setattr(model, "compute", lambda encoder: lambda rows: [nan] * len(rows))
+            patch.setattr(model.encoder(None), "of_ids", lambda rows: [nan] * len(rows))
             assert "NaN" in answer_of(client, "/embed", 424, inputs="a")["error"]
         answer_of(client, "/embed", inputs="a")
 
