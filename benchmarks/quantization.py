@@ -8,15 +8,15 @@ ONNX Runtime with its defaults and with a scale per column. All predict the same
 the same tokens from bertjax: the sessions and PyTorch in batches of 32, sorted by length. Scores
 have intervals, and paired differences from our float32 file. Speeds are of the model alone, for
 `--timed` examples in turns, in seconds of processor time of one core, so that other programs
-disturb them less. With `--calibrate`, unlabelled texts, one per line, ONNX Runtime's static
-quantization of our file is measured, too. Needs the extras `parity` and `onnx`, and onnxscript.
+disturb them less. With `--calibrate`, as of `bertjax export`, static quantization is measured, too.
+Needs the extras `parity` and `onnx`, onnxscript, and openvino, which also runs our files.
 """
 
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,13 +29,15 @@ from onnxruntime import quantization
 from reporting import parser_of, report, take_turns
 
 from bertjax.data.batches.batch import Feature
-from bertjax.inference.evaluation import from_file
 from bertjax.inference.onnx_check import (
+    OpenVINOSession,
     SessionPredictor,
     Variant,
+    calibration_batches,
     difference_of,
     loss_in_percent,
     main_metric,
+    read_examples,
     sample_arrays,
 )
 from bertjax.inference.onnx_export import Exported, exported, write_onnx
@@ -46,7 +48,6 @@ from bertjax.tasks import Example, Task
 from bertjax.tasks.intervals import score_intervals
 from bertjax.tasks.measures import ScoredRows
 from bertjax.tasks.metrics import is_fraction
-from bertjax.tasks.sources.columns import Columns
 from bertjax.weights import LoadedModel, load_model
 
 CLASSES = {
@@ -121,34 +122,6 @@ def export_by_pytorch(model: torch.nn.Module, export: Exported, file: Path) -> N
     )
 
 
-class Batches(quantization.CalibrationDataReader):
-    """Gives texts to ONNX Runtime's calibration, one at a time."""
-
-    def __init__(self, batches: Iterable[dict[str, np.ndarray]]):
-        self._batches = iter(batches)
-
-    def get_next(self) -> Any:
-        """Returns the next inputs, or None at the end."""
-        return next(self._batches, None)
-
-
-def quantize_static(source: Path, target: Path, batches: Iterable[dict[str, np.ndarray]]) -> None:
-    """Quantizes the matrix products of a file, with scales of activations from calibration."""
-    prepared = target.with_name(f"prepared_{target.name}")
-    quantization.quant_pre_process(source, prepared, skip_symbolic_shape=True)
-    quantization.quantize_static(
-        prepared,
-        target,
-        Batches(batches),
-        op_types_to_quantize=["MatMul"],
-        per_channel=True,
-        weight_type=quantization.QuantType.QInt8,
-        activation_type=quantization.QuantType.QUInt8,
-        # Products of two activations, as in attention, stay in float32.
-        extra_options={"MatMulConstBOnly": True},
-    )
-
-
 class Comparison:
     """A model, its labelled examples, and the contenders for it.
 
@@ -159,22 +132,22 @@ class Comparison:
     def __init__(self, directory: str, check: str, folder: Path):
         self.loaded: LoadedModel = load_model(directory, "auto")
         self.export = exported(self.loaded)
-        self._model = Pretrained(self.loaded)
         self._directory = directory
         self._folder = folder
-        description = self._model.description
-        task, examples, _ = from_file(self._model.task_with(), check, Columns(), None, description)
+        task, examples = read_examples(self.loaded, check)
         self.task: Task = task
         self.examples: Sequence[Example] = [*examples]
         self.contenders: dict[str, Contender] = {}
+        self._files: dict[str, Path] = {}
         self._variants: dict[str, Variant] = {}
 
     def add_bertjax(self) -> None:
         """Adds our own predictions."""
-        self.contenders["bertjax"] = Contender(*self._model.predictor(self.task))
+        self.contenders["bertjax"] = Contender(*Pretrained(self.loaded).predictor(self.task))
 
     def add_file(self, name: str, file: Path) -> None:
         """Adds an ONNX file."""
+        self._files[name] = file
         size = file.stat().st_size / 1e6
         self.contenders[name] = Contender(self._predictor(open_session(file)), None, round(size, 1))
 
@@ -209,20 +182,21 @@ class Comparison:
         file = self._folder / f"int8_{limit}.onnx"
         arrays = sample_arrays(self.loaded, self.export)
         loss = partial(loss_in_percent, self._variant_of_file, reference)
-        kept = quantize_within(plain, file, arrays, loss, limit)
+        kept = quantize_within(plain, file, (), arrays, loss, limit)
         self.add_file(f"int8, max_loss {limit:g}", file)
         return kept
 
-    def add_static(self, plain: Path, texts: Sequence[str]) -> None:
-        """Adds ONNX Runtime's static quantization of our float32 file."""
-        batches = []
-        for text in texts:
-            ids, mask, types = self._model.encode([text])
-            arrays = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-            batches.append({name: arrays[name].astype(np.int64) for name in self.export.inputs})
+    def add_static(self, plain: Path, calibrate: str) -> None:
+        """Adds our int8 file whose activations are quantized by a file of texts."""
         file = self._folder / "static.onnx"
-        quantize_static(plain, file, batches)
+        quantize(plain, file, calibration_batches(self.export, self.loaded, calibrate))
         self.add_file("int8, static", file)
+
+    def add_openvino(self) -> None:
+        """Adds OpenVINO for the files of ours that are there by now."""
+        for name, file in self._files.items():
+            session = OpenVINOSession(file)
+            self.contenders[f"OpenVINO, {name}"] = Contender(self._predictor(session))
 
     def variant(self, name: str) -> Variant:
         """Returns the scores of a contender."""
@@ -284,7 +258,7 @@ def main() -> None:
     parser.add_argument("--check", required=True, help="file of labelled examples")
     parser.add_argument("--name", help="name of the model in the results")
     parser.add_argument("--max_loss", type=float, nargs="*", default=[], help="bounds in points")
-    parser.add_argument("--calibrate", type=Path, help="file of texts for static quantization")
+    parser.add_argument("--calibrate", help="file of texts for static quantization")
     parser.add_argument("--timed", type=int, default=256, help="examples that are timed")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
@@ -299,8 +273,8 @@ def main() -> None:
             name = f"int8, max_loss {limit:g}"
             kept[name] = comparison.add_bounded(plain, limit, reference)
         if args.calibrate:
-            texts = args.calibrate.read_text(encoding="utf-8").splitlines()
-            comparison.add_static(plain, texts)
+            comparison.add_static(plain, args.calibrate)
+        comparison.add_openvino()
         comparison.add_bertjax()
         comparison.add_pytorch()
         seconds = comparison.seconds(args.timed, args.rounds)
@@ -316,7 +290,7 @@ def main() -> None:
             }
             if name in kept:
                 figures["in_float32"] = kept[name]
-            report(figures, args.output, ("torch", "transformers", "onnxruntime"))
+            report(figures, args.output, ("torch", "transformers", "onnxruntime", "openvino"))
 
 
 if __name__ == "__main__":

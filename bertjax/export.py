@@ -12,7 +12,9 @@ from bertjax.base.checked import NonNegative, check
 from bertjax.base.files import brief
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
 
     from bertjax.inference.onnx_export import Exported
     from bertjax.weights import LoadedModel
@@ -46,7 +48,11 @@ class ExportConfig:
     dtype: tuple[Literal["float32", "float16", "int8"], ...] = ("float32",)
     """Number formats to write, one file each: float32 is model.onnx; float16, for GPUs, is
     model_fp16.onnx; int8, for CPUs, is model_quantized.onnx, whose activations are quantized while
-    the model runs."""
+    the model runs, or before (--calibrate)."""
+    calibrate: str | None = None
+    """File of texts as they are served, one per line (.txt), or examples, as of `predict --input`:
+    the first 512 decide how int8 quantizes activations, once for all texts (static quantization);
+    None: each text does, while the model runs (dynamic)."""
     check: str | None = None
     """File of labelled examples, as of `predict --input`, on which each file is scored: a table of
     the scores with their intervals, the paired differences from float32, sizes and speeds is
@@ -63,6 +69,8 @@ class ExportConfig:
         check("max_loss", self.max_loss, NonNegative | None)
         if self.max_loss is not None and (self.check is None or "int8" not in self.dtype):
             raise ValueError("--max_loss needs --check and --dtype int8: give both.")
+        if self.calibrate is not None and "int8" not in self.dtype:
+            raise ValueError("--calibrate needs --dtype int8: give both.")
         if not self.dtype:
             raise ValueError("--dtype: give one or more of float32, float16 and int8.")
         if self.opset not in OPSETS:
@@ -73,10 +81,10 @@ def run(config: ExportConfig) -> None:
     """Exports the model `config.src`, and compares the outputs of ONNX Runtime with bertjax's.
 
     Raises:
-        FileNotFoundError: there is no model, or no file of --check.
+        FileNotFoundError: there is no model, or no file of --check or --calibrate.
         ImportError: the extra `onnx` is not installed.
         ValueError: the model has an operation without a translation, its files cannot be followed,
-            the outputs differ, or the examples of --check do not fit the model.
+            the outputs differ, or the examples of --check or --calibrate do not fit the model.
         OSError: the model cannot be written.
     """
     from bertjax.base.checksums import write_checksums
@@ -90,9 +98,10 @@ def run(config: ExportConfig) -> None:
 
     check_paths(config)
     check_package()
-    config = start_command(config, "check")
+    config = start_command(config, "check", "calibrate")
     with progress.progress("reading the weights"):
-        loaded = load_model(config.src, config.head or "auto", tokenizer_required=False)
+        reads_texts = bool(config.check or config.calibrate)
+        loaded = load_model(config.src, config.head or "auto", tokenizer_required=reads_texts)
     for part in loaded.absent:
         print(f"{config.src} has no {part}: a newly initialised {part} is exported")
     if config.head is None:
@@ -119,6 +128,7 @@ def _write_files(
     """Writes a file for each number format, and compares them; returns the table of --check."""
     from bertjax.inference.onnx_check import (
         Scorer,
+        calibration_batches,
         largest_differences,
         loss_in_percent,
         sample_arrays,
@@ -131,30 +141,36 @@ def _write_files(
     score = None
     if config.check is not None:
         score = Scorer(export, loaded, config.check)
+    calibration: Sequence[Mapping[str, np.ndarray]] = ()
+    if config.calibrate is not None:
+        calibration = calibration_batches(export, loaded, config.calibrate)
     original = folder / FILES["float32"]
     files: dict[str, Path] = {}
     variants = {}
-    for name in dict.fromkeys(("float32", *config.dtype)):
-        file = files[name] = folder / FILES[name]
+    for dtype in dict.fromkeys(("float32", *config.dtype)):
+        name = dtype
+        if dtype == "int8" and calibration:
+            name = "int8, static"
+        file = files[name] = folder / FILES[dtype]
         with progress.progress(f"writing {file.name}"):
-            if name == "float32":
+            if dtype == "float32":
                 write_onnx(export, file, config.opset)
-            elif name == "float16":
+            elif dtype == "float16":
                 write_onnx(export.in_float16(), file, config.opset)
             elif score is None or config.max_loss is None:
-                quantize(original, file)
+                quantize(original, file, calibration)
             else:
                 loss = partial(loss_in_percent, score, variants["float32"])
-                kept = quantize_within(original, file, arrays, loss, config.max_loss)
+                kept = quantize_within(original, file, calibration, arrays, loss, config.max_loss)
                 if kept:
                     names = brief(", ".join(kept), 200)
-                    print(f"int8: {len(kept)} matrices stay in float32: {names}")
+                    print(f"{name}: {len(kept)} matrices stay in float32: {names}")
         _check_differences(name, largest_differences(export, file, arrays))
         if score is not None:
             variants[name] = score(file)
     table = ""
     if score is not None:
-        table = table_of(variants, files, score.speeds(files))
+        table = table_of(score, variants, files)
         print(table)
     if "float32" not in config.dtype:
         for file in folder.glob(f"{original.name}*"):
@@ -176,7 +192,7 @@ def _check_differences(name: str, differences: "Mapping[str, float]") -> None:
         )
     if not np.isfinite(largest):
         raise ValueError(
-            f"The outputs of the model in {name} are not finite: leave --dtype {name} out."
+            f"The outputs of the model in {name} are not finite: leave it out of --dtype."
         )
 
 

@@ -20,13 +20,17 @@ from bertjax.export import ExportConfig
 from bertjax.inference import onnx_export
 from bertjax.inference.evaluation import from_file
 from bertjax.inference.onnx_check import (
+    CALIBRATING,
     Scorer,
     Variant,
+    calibration_batches,
     largest_differences,
     loss_in_percent,
+    run_session,
     sample_arrays,
 )
 from bertjax.inference.onnx_quantization import quantize_within, sensitivities
+from bertjax.inference.onnx_session import open_session
 from bertjax.inference.pretrained import Pretrained
 from bertjax.inference.saved_task import with_task
 from bertjax.tasks.measures import ScoredRows
@@ -50,6 +54,10 @@ RANKED = [
     {"query": a, "passage": b, "label": int(a == b)} for a in TEXTS for b in TEXTS if a != TEXTS[2]
 ]
 NUMBERS = [{"text": x, "label": float(i)} for i, x in enumerate(TEXTS * 2)]
+CHOICES = [
+    {"text": x, "choice0": "yes", "choice1": "it is not so", "choice2": x, "label": i % 3}
+    for i, x in enumerate(TEXTS * 2)
+]
 # {task: (rows of the training, labelled rows)}
 ROWS = {
     "embed": (PAIRS, SCORED),
@@ -59,6 +67,7 @@ ROWS = {
     "tag": (TAGGED, TAGGED),
     "rerank": (RANKED, RANKED),
     "regress": (NUMBERS, NUMBERS),
+    "choice": (CHOICES, CHOICES),
 }
 
 
@@ -304,13 +313,62 @@ def test_float16_and_int8_are_smaller_and_near_float32(trained, tmp_path, capsys
         assert nearness < cosines.min() and np.abs(vectors - expected).max() > 1e-6
 
 
-def test_as_many_matrices_stay_in_float32_as_the_loss_asks_for(tmp_path):
+@pytest.mark.parametrize("file", ["texts.txt", pytest.param("rows.jsonl", marks=WEEKLY)])
+def test_the_users_texts_calibrate_static_quantization(file, trained, tmp_path, capsys):
+    source = trained("sparse" if file == "texts.txt" else "choice")
+    path = tmp_path / file
+    if file == "texts.txt":
+        path.write_text("\n".join(TEXTS))
+    else:
+        write_lines(path, CHOICES)
+    options: Any = {"src": str(source), "dtype": ("float32", "int8")}
+    export.run(ExportConfig(**options, output=str(tmp_path / "dynamic")))
+    export.run(ExportConfig(**options, output=str(tmp_path / "static"), calibrate=str(path)))
+    printed = capsys.readouterr().out
+    assert "\nint8: " in printed and "\nint8, static: " in printed
+    loaded = load_model(str(source), "auto")
+    whole = onnx_export.exported(loaded)
+    (batch, *_) = calibration_batches(whole, loaded, str(path))
+    outputs = {}
+    for name in (
+        "dynamic/onnx/model",
+        "dynamic/onnx/model_quantized",
+        "static/onnx/model_quantized",
+    ):
+        file = tmp_path / f"{name}.onnx"
+        outputs[name] = next(iter(run_session(open_session(file), whole, batch).values()))
+        kinds = {node.op_type for node in onnx.load(file).graph.node}
+        assert ("DynamicQuantizeLinear" in kinds) == (name == "dynamic/onnx/model_quantized")
+        assert ("QuantizeLinear" in kinds) == (name == "static/onnx/model_quantized")
+    exact, dynamic, static = outputs.values()
+    assert np.abs(static - dynamic).max() > 1e-6
+    assert np.linalg.norm(static - exact) < 0.1 * np.linalg.norm(exact)
+
+
+def test_calibration_reads_the_first_examples_and_needs_some(tmp_path):
+    loaded = load_model("bertjax:tiny", "masked_lm")
+    whole = onnx_export.exported(loaded)
+    path = tmp_path / "texts.txt"
+    path.write_text("a text\n" * (CALIBRATING + 1))
+    batches = calibration_batches(whole, loaded, str(path))
+    assert sum(len(batch["input_ids"]) for batch in batches) == CALIBRATING
+    path.write_text("")
+    with pytest.raises(ValueError, match="has no texts"):
+        calibration_batches(whole, loaded, str(path))
+    with pytest.raises(ValueError, match="--calibrate needs --dtype int8"):
+        ExportConfig(src="a", output="b", calibrate=str(path))
+
+
+@pytest.mark.parametrize("is_static", [False, pytest.param(True, marks=WEEKLY)])
+def test_as_many_matrices_stay_in_float32_as_the_loss_asks_for(is_static, tmp_path):
     exported("bertjax:tiny", tmp_path / "out")
     source = tmp_path / "out" / "onnx" / "model.onnx"
     target = tmp_path / "model_quantized.onnx"
     loaded = load_model("bertjax:tiny", "encoder")
     whole = onnx_export.exported(loaded)
     arrays = sample_arrays(loaded, whole)
+
+    calibration = [arrays] * is_static
 
     def loss(file):
         return largest_differences(whole, file, arrays)["last_hidden_state"]
@@ -322,21 +380,29 @@ def test_as_many_matrices_stay_in_float32_as_the_loss_asks_for(tmp_path):
     assert [*errors.values()] == sorted(errors.values(), reverse=True)
     assert 1e-4 < min(errors.values()) < max(errors.values()) < 0.5
 
-    assert quantize_within(source, target, arrays, loss, 100.0) == []
+    assert quantize_within(source, target, calibration, arrays, loss, 100.0) == []
     most = loss(target)
-    kept = quantize_within(source, target, arrays, loss, 0.8 * most)
+    kept = quantize_within(source, target, calibration, arrays, loss, 0.8 * most)
     assert 0 < len(kept) < len(errors) and loss(target) <= 0.8 * most
     assert kept == [*errors][: len(kept)]
-    assert quantize_within(source, target, arrays, loss, 0.0) == [*errors]
+    assert quantize_within(source, target, calibration, arrays, loss, 0.0) == [*errors]
     assert loss(target) < 1e-4
 
 
-def test_a_check_scores_each_file_and_writes_a_table(trained, labelled, tmp_path, capsys):
+@pytest.mark.parametrize("runtime", [None, "openvino"])
+def test_a_check_scores_each_file_and_writes_a_table(
+    runtime, trained, labelled, tmp_path, capsys, monkeypatch
+):
+    if runtime is None:
+        monkeypatch.setitem(sys.modules, "openvino", None)
+    else:
+        pytest.importorskip("openvino")
     config = ExportConfig(
         src=str(trained("classify")),
         output=str(tmp_path / "out"),
         dtype=("float32", "float16", "int8"),
         check=labelled("classify"),
+        calibrate=labelled("classify"),
         max_loss=0.0,
     )
     export.run(config)
@@ -344,31 +410,35 @@ def test_a_check_scores_each_file_and_writes_a_table(trained, labelled, tmp_path
     table = table[table.index("| | ") : table.rindex("|") + 1]
     head, _, *lines = [line.strip("| ").split(" | ") for line in table.splitlines()]
     assert head[0] == "accuracy"
-    assert [line[0] for line in lines] == ["float32", "float16", "int8"]
+    assert ("OpenVINO: accuracy" in head) == (runtime == "openvino")
+    assert [line[0] for line in lines] == ["float32", "float16", "int8, static"]
     predictions = bertjax.load_pretrained(config.src).predict([x["text"] for x in CLASSES])
     right = [row["label"] == x["label"] for row, x in zip(CLASSES, predictions, strict=True)]
     for line in lines:
         assert float(line[1].split()[0]) == pytest.approx(100 * np.mean(right), abs=0.01)
+        assert all(float(speed.replace(",", "")) > 0 for speed in line[4::2])
+        assert all(score == line[1].split()[0] for score in line[5::2])
     card = (tmp_path / "out" / "README.md").read_text()
     assert card.rstrip().endswith(table) and "## ONNX" in card
     check_files(tmp_path / "out")
 
 
-@pytest.mark.parametrize("task", others_weekly(ROWS, "embed", "tag", "rerank"))
+@pytest.mark.parametrize("task", others_weekly(ROWS, "embed", "tag", "choice"))
 def test_scores_of_float32_are_those_of_bertjax(task, trained, labelled, tmp_path):
     check = labelled(task)
     loaded = load_model(str(trained(task)), "auto")
     whole = onnx_export.exported(loaded)
     file = tmp_path / "model.onnx"
     onnx_export.write_onnx(whole, file)
-    found = Scorer(whole, loaded, check)(file).scores
+    score = Scorer(whole, loaded, check)
+    scores = [score(file, runtime).scores for runtime in score.runtimes]
 
     model = Pretrained(loaded)
     own, examples, _ = from_file(model.task_with(), check, Columns(), None, model.description)
     expected = own.score(model.predictions(own, examples, shows_progress=False))
-    assert expected and found.keys() == expected.keys()
-    for name, value in expected.items():
-        assert found[name] == pytest.approx(value, abs=1e-3), name
+    assert expected
+    for found in scores:
+        assert found == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_loss_on_a_single_example_counts():
@@ -385,15 +455,12 @@ def test_a_loss_on_a_single_example_counts():
         assert loss_in_percent(variants.__getitem__, reference, file) == loss
 
 
-def test_a_check_without_labels_or_of_choices_is_refused(trained, tmp_path):
+def test_a_check_without_labels_is_refused(trained, tmp_path):
     check = write_lines(tmp_path / "texts.jsonl", [{"text": "a"}])
     source = str(trained("classify"))
     config = ExportConfig(src=source, output=str(tmp_path / "out"), check=check)
     with pytest.raises(ValueError, match="no labels"):
         export.run(config)
-    choice = dataclasses.replace(config, src="bertjax:tiny", head="multiple_choice")
-    with pytest.raises(ValueError, match="does not score multiple choice"):
-        export.run(choice)
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match="--max_loss needs --check"):
         ExportConfig(src="a", output="b", dtype=("int8",), max_loss=0.5)

@@ -42,6 +42,7 @@ TEXTS = (
     "na_probs",
     "exclude",
     "check",
+    "calibrate",
 )
 # Fields that name models, runs, collections and other files to read, and what is written.
 MODELS = (

@@ -39,7 +39,7 @@ def open_session(file: Path) -> Any:
 
 
 class SessionProgram:
-    """The program of a model, for rows of one sequence, by a session of ONNX Runtime.
+    """The program of a model, for rows of one example, by a session of ONNX Runtime.
 
     Attributes:
         seconds: how long the session ran.
@@ -49,6 +49,7 @@ class SessionProgram:
         self.seconds = 0.0
         self.session = session
         self._inputs = export.inputs
+        self._has_choices = "c" in export.axes
         self._sequence_outputs = export.model.sequence_outputs
         # The hidden states, which the files of embedders have as well, are not asked for.
         self._outputs: dict[str, str] = {}
@@ -58,21 +59,31 @@ class SessionProgram:
 
     def __call__(self, params: Any, batch: Batch) -> dict[str, np.ndarray]:
         """Returns the outputs of the model as `read_head` does; the session has the parameters."""
-        arrays = {
-            "input_ids": batch["input_ids"],
-            "attention_mask": batch["sequence_ids"] > 0,
-            "token_type_ids": batch["token_type_ids"],
-        }
-        inputs = {name: arrays[name].astype(np.int64) for name in self._inputs}
+        inputs = self.inputs_of(batch)
         start = time.perf_counter()
         values = self.session.run([*self._outputs], inputs)
         self.seconds += time.perf_counter() - start
         outputs = {}
         for key, value in zip(self._outputs.values(), values, strict=True):
-            if key in self._sequence_outputs:
+            if key in self._sequence_outputs and not self._has_choices:
                 value = np.expand_dims(value, 1)  # the sequences of a row
             outputs[key] = value
         return outputs
+
+    def inputs_of(self, batch: Batch) -> dict[str, np.ndarray]:
+        """Returns the inputs of the session, {name: int64 array}."""
+        arrays = {
+            "input_ids": batch["input_ids"],
+            "attention_mask": batch["sequence_ids"] > 0,
+            "token_type_ids": batch["token_type_ids"],
+        }
+        inputs = {}
+        for name in self._inputs:
+            array = arrays[name].astype(np.int64)
+            if self._has_choices:
+                array = _by_choice(array, batch)
+            inputs[name] = array
+        return inputs
 
     def check_names(self, file: Path) -> None:
         """Raises ValueError if the file of the session has other inputs or lacks an output."""
@@ -84,6 +95,16 @@ class SessionProgram:
                 f"{', '.join(self._outputs)} of {', '.join(self._inputs)}: write it with bertjax "
                 "export."
             )
+
+
+def _by_choice(array: np.ndarray, batch: Batch) -> np.ndarray:
+    """Gives each sequence of a row a row of its own: [B, L] -> [B, choices, longest sequence]."""
+    choices = batch["sequence_ids"]
+    used = np.nonzero(choices)
+    places = (used[0], choices[used] - 1, batch["position_ids"][used])
+    moved = np.zeros(np.max(places, 1) + 1, array.dtype)
+    moved[places] = array[used]
+    return moved
 
 
 def open_program(export: Exported, file: Path | None) -> SessionProgram:

@@ -401,7 +401,8 @@ def single_pieces(features: Sequence[Feature], pad_token_id: int) -> Iterator[Pi
 
 def _single_rows(features: Sequence[Feature], members: Sequence[int], pad_token_id: int) -> Piece:
     unlabelled = {index: features[index]._replace(labels=None) for index in members}
-    shape = RowShape(len(unlabelled[members[-1]].input_ids), 1, ())
+    longest = features[members[-1]]
+    shape = RowShape(len(longest.input_ids), len(longest.lengths), ())
     rows = [[index] for index in members]
     batch, placements = make_rows(unlabelled, rows, shape, Labels("classes"), pad_token_id)
     return Piece({key: batch[key] for key in MODEL_INPUTS}, placements)
