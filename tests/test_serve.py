@@ -316,6 +316,26 @@ def test_slow_and_hostile_clients_are_refused_while_others_are_served(loaded, se
         assert post(port, "/embed", {"inputs": sentences[:2]})[1] == expected
 
 
+def test_a_body_in_chunks_of_a_byte_leaves_time_for_others(loaded):
+    with running(loaded.values()) as (_, port):
+        slow = raw(port)
+        body = b"1\r\n \r\n" * 120_000 + b"0\r\n\r\n"
+        thread = threading.Thread(
+            target=slow.sendall, args=(head("transfer-encoding: chunked") + body,)
+        )
+        thread.start()
+        served = 0
+        while not select.select([slow], [], [], 0)[0]:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            connection.request("GET", "/health")
+            served += connection.getresponse().status == 200
+            connection.close()
+        assert served > 9
+        assert b" 400 " in slow.recv(100)
+        thread.join()
+        slow.close()
+
+
 def test_a_client_that_does_not_take_its_answer_is_cut_off(loaded, sentences):
     with running(loaded.values(), read_timeout=1.0) as (service, port):
         fields = json.dumps({"inputs": sentences[:200] * 5}).encode()
