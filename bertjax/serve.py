@@ -28,7 +28,8 @@ parse, main = command_line.command_of(
     ServeConfig,
     run,
     "serve",
-    "Serves embedders, rerankers and classifiers over HTTP, as text-embeddings-inference does.",
+    "Serves embedders, rerankers, classifiers and taggers over HTTP, as text-embeddings-inference "
+    "does.",
     "Use a smaller --max_batch_tokens or a smaller model.",
 )
 

@@ -42,3 +42,16 @@ def write_models(folder: Path, one_layer: Path) -> dict[str, Path]:
         model = bertjax.load_pretrained(one_layer, "sequence_classification", num_labels=count)
         model.save(directories[name])
     return directories
+
+
+def write_tagger(directory: Path, one_layer: Path) -> Path:
+    """Writes a tagger of persons and places."""
+    labels = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+    model = bertjax.load_pretrained(one_layer, "token_classification", num_labels=len(labels))
+    model.save(directory)
+    config = json.loads((directory / "config.json").read_text())
+    config["id2label"] = dict(enumerate(labels))
+    config["label2id"] = {label: index for index, label in enumerate(labels)}
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "checksums.json").unlink()
+    return directory

@@ -22,7 +22,7 @@ import bertjax
 from bertjax import serve
 from bertjax.config.serve_config import ServeConfig
 from bertjax.inference.serving.models import load_served
-from tests.served_models import write_models
+from tests.served_models import write_models, write_tagger
 from tests.test_readme import ROOT
 
 for package in ("starlette", "uvicorn", "orjson", "pydantic", "prometheus_client"):
@@ -131,6 +131,21 @@ def test_the_inference_client_of_hugging_face_gets_what_it_expects(loaded, direc
             prediction["probabilities"], abs=TOLERANCE
         )
         assert len(client.text_classification(sentences[0], top_k=1)) == 1
+
+
+def test_the_inference_client_gets_entities(one_layer, sentences, tmp_path):
+    from huggingface_hub import InferenceClient
+
+    directory = write_tagger(tmp_path / "tag", one_layer)
+    text = " ".join(sentences[:9])
+    (prediction,) = bertjax.load_pretrained(directory).predict([text])
+    with running([load_served("tag", str(directory))]) as (_, port):
+        elements = InferenceClient(model=f"http://127.0.0.1:{port}").token_classification(text)
+    assert elements
+    for element, entity in zip(elements, prediction["entities"], strict=True):
+        assert element.entity_group == entity["type"]
+        assert text[element.start : element.end] == element.word == entity["text"]
+        assert element.score == pytest.approx(entity["probability"], abs=TOLERANCE)
 
 
 PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")

@@ -32,10 +32,12 @@ function scoresOf(endpoint, answer) {
   }
   if (endpoint === "predict") {
     return answer.flatMap((classes, i) =>
-      classes.slice(0, 5).map((one) => [`${texts[i]} \u2192 ${one.label}`, one.score]));
+      classes.slice(0, 5).map((one) => [`${texts[i]} \u2192 ${one.label || entity(one)}`, one.score]));
   }
   return [];
 }
+
+const entity = ({ word, entity_group }) => `${word} (${entity_group})`;
 
 function showBars(scores) {
   const most = Math.max(...scores.map(([, score]) => Math.abs(score)), 1e-9);

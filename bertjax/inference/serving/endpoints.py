@@ -181,7 +181,8 @@ class Parameters(BaseModel):
 class Predict(Question):
     """The score of each class, the highest first: [{score, label}, ...]; of a batch, such lists.
 
-    With `parameters`, the answer is a list of lists for one text as well.
+    With `parameters`, the answer is a list of lists for one text as well, unless it is of a tagger:
+    [{entity_group, score, word, start, end}, ...].
     """
 
     inputs: str | Strings | Annotated[list[Strings], _AT_MOST_ONE_ERROR]
@@ -212,11 +213,9 @@ class Predict(Question):
         asked = model.predict(self.asked_texts, limits, raw_scores=raw_scores)
 
         def answer(results: list[Any]) -> Any:
-            predictions = []
-            for scores in asked.answer(results):
-                ordered = sorted(scores.items(), key=lambda item: -item[1])[: parameters.top_k]
-                predictions.append([{"score": score, "label": label} for label, score in ordered])
-            if self._is_batch or self.parameters is not None:
+            predictions = [elements[: parameters.top_k] for elements in asked.answer(results)]
+            has_lists = self.parameters is not None and model.kind != "tagger"
+            if self._is_batch or has_lists:
                 return predictions
             return predictions[0]
 

@@ -30,6 +30,7 @@ from bertjax.tasks.classification import TextTask, mean_logits
 from bertjax.tasks.embedding import EmbeddingTask
 from bertjax.tasks.late_interaction import MEAN_MAXSIM, maxsim
 from bertjax.tasks.reranking import RerankTask, ranking_task
+from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Outputs
 from bertjax.weights import LoadedModel, load_model
 from bertjax.weights.sentence_transformers import SentenceModules
@@ -356,7 +357,7 @@ class TokenModel(EncoderModel):
 
 
 class ScoringModel(ServedModel):
-    """A classifier, a regression model or a reranker."""
+    """A classifier, a regression model, a reranker or a tagger of entities."""
 
     def __init__(self, name: str, model: Pretrained, max_length: int | None):
         super().__init__(name, model)
@@ -367,6 +368,8 @@ class ScoringModel(ServedModel):
         self._names = model.labels or ["LABEL_0"]
         self.kind = "classifier"
         self.endpoints = ("predict", "tokenize")
+        if isinstance(self._task, TagTask):
+            self.kind = "tagger"
         self._ranking: RerankTask | None = None
         try:
             self._ranking, _ = ranking_task(self._task, name)
@@ -416,7 +419,12 @@ class ScoringModel(ServedModel):
     def predict(
         self, texts: Sequence[tuple[str, ...]], limits: Limits, raw_scores: bool = False
     ) -> Asked:
-        """Prepares {label: score} of each text or pair: probabilities, or the logits."""
+        """Prepares a list of {"score", "label"} of each text or pair, the highest scores first.
+
+        Scores are probabilities, or the logits. Taggers have the lists of `found_entities`.
+        """
+        if raw_scores and self.kind == "tagger":
+            raise Refused(422, "validation", "Entities have no raw scores: leave raw_scores out.")
         examples = []
         for index, parts in enumerate(texts):
             parts = [limits.cut(part, index) for part in parts]
@@ -424,33 +432,37 @@ class ScoringModel(ServedModel):
             examples.append(from_text(self._task, *parts, id=str(index), where=where))
         features = [self._features(self._task, example, limits) for example in examples]
 
-        def answer(results: list[Outputs]) -> list[dict[str, float]]:
-            scores = []
+        def answer(results: list[Outputs]) -> list[list[dict[str, Any]]]:
+            answers = []
             outputs = iter(results)
             for example, own in zip(examples, features, strict=True):
                 of_example = list(itertools.islice(outputs, len(own)))
-                scores.append(self._scores(example, own, of_example, raw_scores))
-            return scores
+                answers.append(self._answer(example, own, of_example, raw_scores))
+            return answers
 
         return Asked(self._inputs([*itertools.chain.from_iterable(features)]), answer)
 
-    def _scores(
+    def _answer(
         self,
         example: Example,
         features: Sequence[Feature],
         outputs: Sequence[Outputs],
         raw_scores: bool,
-    ) -> dict[str, float]:
+    ) -> list[dict[str, Any]]:
+        for output in outputs:
+            finite(output["logits"], self.name)
         if raw_scores:
             logits = np.atleast_1d(mean_logits(outputs)).tolist()
             scores = dict(zip(self._names, logits, strict=True))
         else:
             prediction: Prediction = self._task.predict(example, features, outputs)
+            if "entities" in prediction:
+                return found_entities(prediction)
             scores = prediction.get("probabilities", prediction.get("scores"))
             if scores is None:
                 scores = {self._names[0]: prediction["score"]}
-        finite(np.array([*scores.values()]), self.name)
-        return scores
+        ordered = sorted(scores.items(), key=lambda item: -item[1])
+        return [{"score": score, "label": label} for label, score in ordered]
 
     def rerank(self, query: str, texts: Sequence[str], limits: Limits, raw_scores: bool) -> Asked:
         """Prepares the scores of passages for a query, float [n]; raw ones have no activation."""
@@ -471,6 +483,23 @@ class ScoringModel(ServedModel):
         return Asked(self._inputs(features), answer)
 
 
+def found_entities(prediction: Prediction) -> list[dict[str, Any]]:
+    """Returns the entities of a text in the form of transformers' pipeline "token-classification".
+
+    It is that with an `aggregation_strategy`; `TagTask.predict` says what the score is.
+    """
+    return [
+        {
+            "entity_group": entity["type"],
+            "score": entity["probability"],
+            "word": entity["text"],
+            "start": entity["start"],
+            "end": entity["end"],
+        }
+        for entity in prediction["entities"]
+    ]
+
+
 _ENCODERS = {SparseEmbedder: SparseModel, TokenEmbedder: TokenModel}
 
 
@@ -484,8 +513,7 @@ def load_served(
 ) -> ServedModel:
     """Loads a model to serve, and compiles its programs; the options are those of `ServeConfig`.
 
-    Raises FileNotFoundError, and ValueError if it is damaged, or neither an embedder nor a
-    classifier or reranker.
+    Raises FileNotFoundError, and ValueError if it is damaged, or of a kind that is not served.
     """
     loaded = load_model(path, "auto")
     model = Pretrained(loaded)
@@ -500,7 +528,8 @@ def load_served(
 def _kind_of(model: Pretrained, path: str) -> Any:
     if model.head != "encoder":
         task = model.task
-        if isinstance(task, TextTask | RerankTask):
+        is_tagger = isinstance(task, TagTask) and task.marks_entities
+        if is_tagger or isinstance(task, TextTask | RerankTask):
             if model.absent:
                 raise ValueError(
                     f"{path} has no {listed(model.absent)}, which would be random: train it first."
@@ -509,6 +538,7 @@ def _kind_of(model: Pretrained, path: str) -> Any:
         if not isinstance(task, EmbeddingTask):
             raise ValueError(
                 f"{path} is a model of the task {task.name}, but only embedders, rerankers, "
-                "classifiers and regressions of texts are served: use bertjax predict."
+                "classifiers, regressions of texts and taggers of entities are served: use bertjax "
+                "predict."
             )
     return _ENCODERS.get(encoder_kind(model.loaded, None), EmbeddingModel)

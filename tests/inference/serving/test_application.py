@@ -18,7 +18,7 @@ from bertjax.inference.predictor import every_shape, packed_pieces, token_budget
 from bertjax.inference.serving import models as served
 from bertjax.inference.serving.batching import work
 from bertjax.inference.serving.models import load_served
-from tests.served_models import PROMPTS, write_models
+from tests.served_models import PROMPTS, write_models, write_tagger
 
 for package in ("uvicorn", "orjson", "pydantic", "prometheus_client"):
     pytest.importorskip(package)
@@ -563,6 +563,25 @@ def test_metrics_count_requests_batches_and_what_waits(loaded):
             assert line in text, line
 
 
+def test_taggers_give_the_entities_of_python(one_layer, sentences, tmp_path):
+    directory = write_tagger(tmp_path / "tag", one_layer)
+    expected = bertjax.load_pretrained(directory).predict([*sentences[:6], " ".join(sentences)])
+    texts = [*sentences[:6], " ".join(sentences)]
+    with client_of(load_served("tag", str(directory))) as client:
+        found = answer_of(client, "/predict", inputs=[[text] for text in texts])
+        assert sum(map(len, found)) > 10
+        for text, prediction, answers in zip(texts, expected, found, strict=True):
+            alone = answer_of(client, "/predict", inputs=text, parameters={"stride": 1})
+            for entity, *others in zip(prediction["entities"], answers, alone, strict=True):
+                for answer in others:
+                    assert answer["entity_group"] == entity["type"]
+                    assert answer["score"] == pytest.approx(entity["probability"], abs=TOLERANCE)
+                    assert text[answer["start"] : answer["end"]] == answer["word"]
+                    assert (answer["start"], answer["end"]) == (entity["start"], entity["end"])
+        answer_of(client, "/predict", 422, inputs="a", raw_scores=True)
+        answer_of(client, "/predict", 422, inputs=["a", "b"])
+
+
 def test_info_has_the_fields_of_text_embeddings_inference(client, loaded):
     for name, model in loaded.items():
         info = client.get(f"/models/{name}/info").json()
@@ -576,7 +595,7 @@ def test_info_has_the_fields_of_text_embeddings_inference(client, loaded):
 def test_models_that_cannot_be_served_are_named(one_layer, tmp_path, tokenizer, written):
     config = bertjax.load_pretrained(one_layer).config
     tagger = written(tmp_path / "tagger", config, "token_classification", tokenizer)
-    with pytest.raises(ValueError, match="only embedders, rerankers, classifiers"):
+    with pytest.raises(ValueError, match="only embedders, .* taggers of entities are served"):
         load_served("x", str(tagger), None)
     with pytest.raises(ValueError, match="max_length=65"):
         load_served("x", str(one_layer), 65)
