@@ -5,7 +5,7 @@
 Contenders are bertjax, the files of `bertjax export` in float32, float16 and int8, with and without
 matrices that stay in float32, PyTorch, and PyTorch's own ONNX export, in float32, and quantized by
 ONNX Runtime with its defaults and with a scale per column. All predict the same examples, and get
-the same tokens from bertjax: the sessions and PyTorch in batches of 32, sorted by length. Scores
+the same tokens from bertjax: the sessions and PyTorch in batches of texts of similar length. Scores
 have intervals, and paired differences from our float32 file. Speeds are of the model alone, for
 `--timed` examples in turns, in seconds of processor time of one core, so that other programs
 disturb them less. With `--calibrate`, as of `bertjax export`, static quantization is measured, too.

@@ -14,9 +14,9 @@ from bertjax.base.files import brief
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    import numpy as np
-
+    from bertjax.inference.onnx_check import Scorer
     from bertjax.inference.onnx_export import Exported
+    from bertjax.inference.onnx_quantization import Arrays
     from bertjax.weights import LoadedModel
 
 TOLERANCE = 1e-4
@@ -90,6 +90,7 @@ def run(config: ExportConfig) -> None:
     from bertjax.base.checksums import write_checksums
     from bertjax.base.outputs import check_paths, replacing_folder
     from bertjax.devices.compilation import start_command
+    from bertjax.inference.onnx_check import Scorer, calibration_batches, sample_arrays
     from bertjax.inference.onnx_export import FOLDER, exported, left_to_readers
     from bertjax.inference.onnx_session import check_package
     from bertjax.inference.pretrained import Pretrained
@@ -109,10 +110,17 @@ def run(config: ExportConfig) -> None:
     export = exported(loaded, config.prompt)
     for line in left_to_readers(loaded):
         print(line)
+    score = None
+    if config.check is not None:
+        score = Scorer(export, loaded, config.check)
+    calibration: Sequence[Arrays] = ()
+    if config.calibrate is not None:
+        calibration = calibration_batches(export, loaded, config.calibrate)
     with replacing_folder(config.output) as folder:
         Pretrained(loaded).save(folder)
         (folder / FOLDER).mkdir()
-        table = _write_files(config, loaded, export, folder / FOLDER)
+        arrays = sample_arrays(loaded, export)
+        table = _write_files(config, export, arrays, score, calibration, folder / FOLDER)
         if table:
             with (folder / CARD).open("a", encoding="utf-8") as card:
                 card.write(f"\n## ONNX\n\n{table}\n")
@@ -123,27 +131,25 @@ def run(config: ExportConfig) -> None:
 
 
 def _write_files(
-    config: ExportConfig, loaded: "LoadedModel", export: "Exported", folder: Path
+    config: ExportConfig,
+    export: "Exported",
+    arrays: "Arrays",
+    score: "Scorer | None",
+    calibration: "Sequence[Arrays]",
+    folder: Path,
 ) -> str:
-    """Writes a file for each number format, and compares them; returns the table of --check."""
+    """Writes a file for each number format, and compares their outputs for `arrays`.
+
+    Returns the table of --check, or "".
+    """
     from bertjax.inference.onnx_check import (
-        Scorer,
-        calibration_batches,
         largest_differences,
         loss_in_percent,
-        sample_arrays,
         table_of,
     )
     from bertjax.inference.onnx_export import FILES, write_onnx
     from bertjax.inference.onnx_quantization import quantize, quantize_within
 
-    arrays = sample_arrays(loaded, export)
-    score = None
-    if config.check is not None:
-        score = Scorer(export, loaded, config.check)
-    calibration: Sequence[Mapping[str, np.ndarray]] = ()
-    if config.calibrate is not None:
-        calibration = calibration_batches(export, loaded, config.calibrate)
     original = folder / FILES["float32"]
     files: dict[str, Path] = {}
     variants = {}

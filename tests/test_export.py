@@ -355,6 +355,11 @@ def test_calibration_reads_the_first_examples_and_needs_some(tmp_path):
     path.write_text("")
     with pytest.raises(ValueError, match="has no texts"):
         calibration_batches(whole, loaded, str(path))
+    missing = str(tmp_path / "missing.txt")
+    output = tmp_path / "out"
+    with pytest.raises(FileNotFoundError, match="missing.txt"):
+        exported("bertjax:tiny", output, dtype=("int8",), calibrate=missing)
+    assert not output.exists()
     with pytest.raises(ValueError, match="--calibrate needs --dtype int8"):
         ExportConfig(src="a", output="b", calibrate=str(path))
 
@@ -421,6 +426,18 @@ def test_a_check_scores_each_file_and_writes_a_table(
     card = (tmp_path / "out" / "README.md").read_text()
     assert card.rstrip().endswith(table) and "## ONNX" in card
     check_files(tmp_path / "out")
+
+
+@pytest.mark.parametrize("task", [pytest.param("classify", marks=WEEKLY)])
+def test_openvino_reports_nothing_to_its_makers(task, trained, labelled, tmp_path):
+    pytest.importorskip("openvino")
+    code = (
+        "import sys, bertjax.export; assert bertjax.export.main(sys.argv[1:]) == 0; "
+        "assert 'openvino' in sys.modules and sys.modules['openvino_telemetry'] is None"
+    )
+    flags = [trained(task), "--check", labelled(task), "--output", tmp_path / "out"]
+    done = subprocess.run([sys.executable, "-c", code, *flags], capture_output=True, text=True)
+    assert done.returncode == 0 and "fork" not in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("task", others_weekly(ROWS, "embed", "tag", "choice"))

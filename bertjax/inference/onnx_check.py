@@ -2,6 +2,7 @@
 
 import importlib.util
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -31,6 +32,8 @@ class OpenVINOSession:
     """A file in OpenVINO, on the CPU, with the interface of a session of ONNX Runtime."""
 
     def __init__(self, file: Path):
+        # It would report its import to its makers, by a fork of this process.
+        sys.modules.setdefault("openvino_telemetry", None)  # pyright: ignore[reportArgumentType]
         import openvino
 
         # Otherwise, it computes in bfloat16 on CPUs that have instructions for it.
