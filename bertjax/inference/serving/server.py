@@ -36,8 +36,8 @@ DRAIN_SECONDS = 1.0
 # Seconds after which an idle connection is closed: more than in proxies (60 s), because a request
 # that is sent in this moment is lost.
 IDLE_SECONDS = 75
-# Bytes of a connection that are read at once. A body in chunks of one byte takes 35 microseconds for
-# each; others are served after so many bytes of it.
+# Bytes of a connection that are read at once; then others have their turn. A body in chunks of one
+# byte takes 35 microseconds for each.
 READ_BYTES = 4096
 # Files that a process has open besides its connections.
 OTHER_FILES = 100
