@@ -382,17 +382,39 @@ def _is_open(port, connection):
     return False
 
 
+@contextlib.contextmanager
+def blocked(model):
+    """An event until which a model computes nothing; it is set in the end."""
+    block = threading.Event()
+    encoder = model._encoders[None]
+    usual = encoder.of_ids
+
+    def blocks(rows):
+        block.wait(30)
+        return [np.zeros(model.size, np.float32)] * len(rows)
+
+    encoder.of_ids = blocks
+    try:
+        yield block
+    finally:
+        block.set()
+        encoder.of_ids = usual
+
+
+def test_a_request_that_is_not_computed_in_time_for_the_end_is_refused(loaded):
+    with blocked(loaded["dense"]) as block:
+        with running(loaded.values(), stop_timeout=1) as (service, port):
+            fields = json.dumps({"inputs": "a"}).encode()
+            connection = raw(port, head(f"content-length: {len(fields)}") + fields)
+            _wait(lambda: service.queue._taken)
+            threading.Timer(2, block.set).start()
+        answer = answer_on(connection)
+    assert answer.startswith(b"HTTP/1.1 503") and b"The server stopped before" in answer
+
+
 def test_texts_of_clients_that_have_gone_leave_the_queue(loaded):
     with running(loaded.values(), max_waiting=8, max_texts=8) as (service, port):
-        block = threading.Event()
-
-        def blocks(rows):
-            block.wait(30)
-            return [np.zeros(loaded["dense"].size, np.float32)] * len(rows)
-
-        usual = loaded["dense"].compute
-        loaded["dense"].compute = lambda encoder: blocks
-        try:
+        with blocked(loaded["dense"]) as block:
             fields = json.dumps({"inputs": ["a"] * 4}).encode()
             content = head(f"content-length: {len(fields)}") + fields
             computed = raw(port, content)
@@ -408,9 +430,6 @@ def test_texts_of_clients_that_have_gone_leave_the_queue(loaded):
             assert post(port, "/embed", {"inputs": ["a"] * 8})[0] == 200
             assert computed.recv(100).startswith(b"HTTP/1.1 200")
             computed.close()
-        finally:
-            block.set()
-            loaded["dense"].compute = usual
 
 
 def _wait(condition, seconds=20):

@@ -316,6 +316,9 @@ class Gate:
                 await refused(scope["path"], refusal)(scope, receive, send_noted)
         except ClientDisconnect:
             pass
+        except asyncio.CancelledError:  # after --stop_timeout
+            error = Refused(503, "unhealthy", "The server stopped before the answer was computed.")
+            await refused(scope["path"], error)(scope, receive, send_noted)
         except Exception:
             status = 500
             raise

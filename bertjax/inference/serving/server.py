@@ -7,6 +7,7 @@ models and keys again, while the old ones answer.
 import asyncio
 import contextlib
 import datetime
+import functools
 import ipaddress
 import logging
 import os
@@ -15,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,8 @@ def serve(config: ServeConfig) -> None:
     start_log()
     service = Service(config)
     service.keys = read_keys(config.api_key_file)
-    loader = Loader(service)
     server = Server(service)
-    loader.on_failure = server.end
+    loader = Loader(service, server.end)
     worker = threading.Thread(
         target=work, args=(service.queue, service.metrics.batch), name="model", daemon=True
     )
@@ -141,17 +141,16 @@ class Loader:
 
     Attributes:
         is_loading: whether a thread loads models now.
-        failure: the error of the first loading.
-        on_failure: called after it.
+        failure: the error of the first loading, after which `on_failure` is called.
     """
 
-    def __init__(self, service: Service):
+    def __init__(self, service: Service, on_failure: Callable[[], None]):
         self._service = service
+        self._on_failure = on_failure
         self._lock = threading.Lock()
         self._is_asked = False
         self.is_loading = False
         self.failure: Exception | None = None
-        self.on_failure = lambda: None
 
     def load(self) -> None:
         """Starts to load the models; if that is being done, it is done again afterwards."""
@@ -190,7 +189,7 @@ class Loader:
         except Exception as error:
             if is_first:
                 self.failure = error
-                self.on_failure()
+                self._on_failure()
             else:
                 service.metrics.reloads.labels("failed").inc()
                 LOGGER.error(f"not reloaded, the models before answer: {error}")
@@ -211,10 +210,11 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Service):
         config = service.config
+        self._connection_class = connection_class(config.read_timeout)
         super().__init__(
             uvicorn.Config(
                 make_app(service),
-                http=connection_class(config.read_timeout),
+                http=self._connection_class,
                 loop="asyncio",
                 ws="none",
                 lifespan="off",
@@ -247,15 +247,12 @@ class Server(uvicorn.Server):
         listeners = [listener.dup() for listener in sockets or ()]
         for server in self.servers:
             server.close()
-        for connection in _waiting_connections(listeners):
-            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
-        await super().shutdown(sockets)
-
-    def _protocol(self) -> asyncio.Protocol:
-        protocol: Any = self.config.http_protocol_class
-        return protocol(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        protocol = functools.partial(
+            self._connection_class, self.config, self.server_state, self.lifespan.state
         )
+        for connection in _waiting_connections(listeners):
+            await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
+        await super().shutdown(sockets)
 
 
 def _waiting_connections(listeners: list[socket.socket]) -> list[socket.socket]:
