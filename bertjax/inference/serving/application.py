@@ -39,7 +39,7 @@ import bertjax
 from bertjax.base.files import brief
 from bertjax.config.serve_config import ServeConfig
 from bertjax.inference.predictor import SMALLEST_ROW, token_budget
-from bertjax.inference.serving.batching import BatchDone, BatchQueue, Full, Job
+from bertjax.inference.serving.batching import BatchQueue, Full, Job
 from bertjax.inference.serving.endpoints import ENDPOINTS, Models, prepare
 from bertjax.inference.serving.models import Asked, Refused, too_much
 from bertjax.pages import fill
@@ -91,15 +91,10 @@ class Metrics:
             "te_reload_count", "Reloads of the models", ("result",), registry=self.registry
         )
 
-    def batch(self, done: BatchDone) -> None:
+    def batch(self, inputs: int, tokens: int) -> None:
         """Counts a batch."""
-        self.batch_size.observe(done.inputs)
-        self.batch_tokens.observe(done.tokens)
-
-    def job(self, job: Job) -> None:
-        """Counts the time of the computation of a request."""
-        self.queued.observe(job.waited or 0.0)
-        self.inference.observe(job.computed)
+        self.batch_size.observe(inputs)
+        self.batch_tokens.observe(tokens)
 
 
 class Service:
@@ -211,7 +206,8 @@ class Service:
             gone.cancel()
         if not finished.done():
             raise ClientDisconnect
-        self.metrics.job(job)
+        self.metrics.queued.observe(job.waited or 0.0)
+        self.metrics.inference.observe(job.computed)
         if job.error is not None:
             LOGGER.error("batch failed", exc_info=job.error)
             reason = brief(str(job.error).partition("\n")[0], 200)

@@ -197,22 +197,18 @@ class BatchQueue:
         return batch
 
 
-class BatchDone(NamedTuple):
-    """A batch that was computed: its number of inputs, and of their tokens."""
+def work(queue: BatchQueue, observe: Callable[[int, int], None]) -> None:
+    """Computes batch after batch, until the queue is closed and empty.
 
-    inputs: int
-    tokens: int
-
-
-def work(queue: BatchQueue, observe: Callable[[BatchDone], None]) -> None:
-    """Computes batch after batch, until the queue is closed and empty."""
+    `observe` is called with the number of inputs of each, and of their tokens.
+    """
     while (batch := queue.take()) is not None:
         start = time.monotonic()
         for entry in batch:
             if entry.job.waited is None:
                 entry.job.waited = start - entry.job.put_at
         compute_batch(batch)
-        observe(BatchDone(len(batch), sum(entry.input.tokens for entry in batch)))
+        observe(len(batch), sum(entry.input.tokens for entry in batch))
         # A reference would keep the results until the next batch, and a model after its reload.
         del batch
 

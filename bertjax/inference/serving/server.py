@@ -306,8 +306,8 @@ def connection_class(seconds: float) -> type[H11Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
-            self._headers_due = _cancelled(self._headers_due)
-            self._writing_due = _cancelled(self._writing_due)
+            _cancelled(self._headers_due)
+            _cancelled(self._writing_due)
 
         def pause_writing(self) -> None:
             super().pause_writing()
@@ -315,7 +315,7 @@ def connection_class(seconds: float) -> type[H11Protocol]:
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self._writing_due = _cancelled(self._writing_due)
+            _cancelled(self._writing_due)
 
         def timeout_keep_alive_handler(self) -> None:
             super().timeout_keep_alive_handler()

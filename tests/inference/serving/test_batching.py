@@ -34,7 +34,7 @@ def lengths_of(batch):
 def test_every_input_of_many_threads_gets_its_own_result():
     queue = BatchQueue(10**6, 256)
     batches = []
-    worker = threading.Thread(target=work, args=(queue, batches.append))
+    worker = threading.Thread(target=work, args=(queue, lambda *counts: batches.append(counts)))
     worker.start()
     rng = np.random.default_rng(0)
     jobs = []
@@ -60,8 +60,8 @@ def test_every_input_of_many_threads_gets_its_own_result():
     for job in jobs:
         assert job.error is None and job.waited is not None
         assert job.results == [2 * item.tokens for item in job.inputs]
-    assert sum(batch.inputs for batch in batches) == sum(len(job.inputs) for job in jobs)
-    assert max(batch.inputs for batch in batches) > 1
+    assert sum(inputs for inputs, _ in batches) == sum(len(job.inputs) for job in jobs)
+    assert max(inputs for inputs, _ in batches) > 1
 
 
 def test_batches_have_one_computation_similar_lengths_and_at_most_so_many_tokens():
