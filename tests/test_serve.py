@@ -413,7 +413,7 @@ def test_a_request_that_is_not_computed_in_time_for_the_end_is_refused(loaded):
 
 
 def test_texts_of_clients_that_have_gone_leave_the_queue(loaded):
-    with running(loaded.values(), max_waiting=8, max_texts=8) as (service, port):
+    with running(loaded.values(), max_waiting=8, max_texts=7) as (service, port):
         with blocked(loaded["dense"]) as block:
             fields = json.dumps({"inputs": ["a"] * 4}).encode()
             content = head(f"content-length: {len(fields)}") + fields
@@ -427,7 +427,7 @@ def test_texts_of_clients_that_have_gone_leave_the_queue(loaded):
                 connection.close()
             _wait(lambda: not len(service.queue))
             block.set()
-            assert post(port, "/embed", {"inputs": ["a"] * 8})[0] == 200
+            assert post(port, "/embed", {"inputs": ["a"] * 7})[0] == 200
             assert computed.recv(100).startswith(b"HTTP/1.1 200")
             computed.close()
 
@@ -607,8 +607,8 @@ def test_what_cannot_be_served_ends_with_one_line(directories, tmp_path, capsys)
     assert "have one name, dense" in refused(*same)[1]
     with pytest.raises(ValueError, match="No model is given"):
         ServeConfig(models=())
-    with pytest.raises(ValueError, match="--max_texts 9 is more than"):
-        ServeConfig(models=("m",), max_texts=9, max_waiting=8)
+    with pytest.raises(ValueError, match="--max_texts 8 is not below"):
+        ServeConfig(models=("m",), max_texts=8, max_waiting=8)
 
 
 def test_models_have_the_names_of_their_folders_unless_they_are_given(tmp_path):

@@ -61,8 +61,8 @@ class ServeConfig(Checked):
             raise ValueError("No model is given: name a directory, or NAME=DIRECTORY for several.")
         if self.onnx_file is not None and self.backend != "onnx":
             raise ValueError(f"--onnx_file {self.onnx_file} needs --backend onnx: give it, too.")
-        if self.max_texts > self.max_waiting:
+        if self.max_texts >= self.max_waiting:
             raise ValueError(
-                f"--max_texts {self.max_texts} is more than --max_waiting {self.max_waiting}, so "
-                "that a request of so many texts would never find room: lower it."
+                f"--max_texts {self.max_texts} is not below --max_waiting {self.max_waiting}, so "
+                "that a query with so many texts would never find room: lower it."
             )

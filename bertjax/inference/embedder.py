@@ -75,6 +75,7 @@ class Encoder:
             truncated.
         after_batch: called with the number of texts of each batch that is finished.
         model: the module with the head that computes them.
+        tokenizer: the tokenizer of the texts.
         settings: everything besides model and text that determines the result, as JSON values.
         layout: as of `packed_pieces`.
 
@@ -119,9 +120,9 @@ class Encoder:
         self._limit = longest
         self._batch_size = batch_size
         self.prompt = modules.prompt(prompt)
-        self._tokenizer = loaded.tokenizer
+        self.tokenizer = loaded.tokenizer
         if modules.lower_case:
-            self._tokenizer = lower_cased(self._tokenizer)
+            self.tokenizer = lower_cased(self.tokenizer)
         self.settings: dict[str, Any] = {
             "version": bertjax.__version__,
             "modules": [*modules.after_pooling, *map(zlib.crc32, jax.tree.leaves(modules.params))],
@@ -137,7 +138,7 @@ class Encoder:
 
     def ids_of(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """Returns the token ids of texts after the prompt, truncated to `max_length` tokens."""
-        return self._tokenizer.encode_prompts([self.prompt + x for x in texts], max_length)
+        return self.tokenizer.encode_prompts([self.prompt + x for x in texts], max_length)
 
     def of_ids(self, rows: Sequence[Sequence[int]]) -> Any:
         """Returns what the encoder computes of token ids, for each of `rows`."""
@@ -163,7 +164,7 @@ class Encoder:
         pieces = packed_pieces(
             features,
             limit=self._limit,
-            pad_token_id=self._tokenizer.pad_token_id,
+            pad_token_id=self.tokenizer.pad_token_id,
             batch_size=self._batch_size,
             layout=self.layout,
         )
@@ -245,7 +246,7 @@ class Embedder(Encoder):
         self.size = min(truncate_dim or modules.truncate_dim or model.size, model.size)
         self.prompt_length = 0
         if self.prompt and not modules.include_prompt:
-            self.prompt_length = prompt_length(self._tokenizer, self.prompt, self.max_length)
+            self.prompt_length = prompt_length(self.tokenizer, self.prompt, self.max_length)
         params = {"bert": loaded.params["bert"]}
         for name, stored in modules.params.items():
             params[name] = loaded.params.get(name, stored)  # as trained, if they were

@@ -116,7 +116,7 @@ class TokenEmbedder(Encoder):
         if self._role == "query":
             firsts = [len(row) for row in rows]
         if self._expansion is not None:
-            rows = [self._expansion.filled(row, self._tokenizer) for row in rows]
+            rows = [self._expansion.filled(row, self.tokenizer) for row in rows]
         vectors: list[Any] = [None] * len(rows)
         for piece, outputs in self._outputs(rows, firsts):
             token_vectors = np.asarray(outputs["token_vectors"])  # [B, L, D]

@@ -86,7 +86,7 @@ class SparseEmbedder(Encoder):
         if self.role == "query" and own.query_weights is not None:
             self._static = np.asarray(loaded.params.get("query_weights", own.query_weights))
             static = zlib.crc32(self._static.tobytes())
-            self._tokenizer = loaded.tokenizer
+            self.tokenizer = loaded.tokenizer
             usual = own.query_tokens or self.max_length
             self.max_length = max_length or usual + SPECIAL_TOKENS
         model = head_of(
@@ -150,7 +150,7 @@ class SparseEmbedder(Encoder):
             if output.suffix == ".npz":
                 _write_npz(weights, temporary, self.size)
             else:
-                _write_lines(weights, temporary, self._tokenizer.tokens, self.size)
+                _write_lines(weights, temporary, self.tokenizer.tokens, self.size)
         remove(partial)
 
 

@@ -37,6 +37,8 @@ from bertjax.weights.sentence_transformers import SentenceModules
 
 # Maximum number of numbers in an answer, whose JSON is in memory.
 MOST_NUMBERS = 4_000_000
+# What a token counts in an answer of tokens: an id, a text and places take as much as these.
+NUMBERS_OF_TOKEN = 10
 
 
 class Refused(Exception):
@@ -78,13 +80,18 @@ class Limits(NamedTuple):
             '"truncate": true.'
         )
 
-    def cut(self, text: str, index: int) -> str:
-        """Cuts a text after as many characters as the longest model reads, or refuses it."""
+    def cut(self, text: str, index: int, side: str = "right") -> str:
+        """Keeps as many characters as the longest model reads, or refuses a longer text.
+
+        They are the first ones, or the last ones if the model truncates at the `side` "left".
+        """
         if len(text) > LINE_CHARACTERS and not self.truncate:
             raise too_much(
                 f"{self.where}[{index}] has {len(text)} characters, more than {LINE_CHARACTERS}: "
                 'shorten it, or ask for "truncate": true.'
             )
+        if side == "left":
+            return text[-LINE_CHARACTERS:]
         return text[:LINE_CHARACTERS]
 
 
@@ -134,9 +141,12 @@ class ServedModel:
         """Prepares the tokens of texts, with ids, places and whether they are special."""
         limits = Limits(truncate=False)
         tokens = []
+        count = 0
         for index, text in enumerate(texts):
             whole = self.text_with_prompt(limits.cut(text, index), prompt_name)
             tokens.append(self._tokens(whole, special))
+            count += len(tokens[-1])
+            check_size(NUMBERS_OF_TOKEN * count)
         return Asked([], lambda results: tokens)
 
     def _tokens(self, text: str, special: bool) -> list[dict[str, Any]]:
@@ -174,6 +184,7 @@ class EncoderModel(ServedModel):
             encoder = encoder_of(loaded, prompt=prompt, max_length=max_length, **self.options)
             encoder.layout = "fixed"
             self._encoders[prompt] = encoder
+        self._tokenizer = self._encoders[None].tokenizer
         self._limit = loaded.config.max_length
         self.max_length = self._encoders[None].max_length
         self.size = self._encoders[None].size
@@ -212,7 +223,8 @@ class EncoderModel(ServedModel):
     def inputs(self, texts: Sequence[str], prompt_name: str | None, limits: Limits) -> list[Input]:
         """Tokenizes texts; refuses those that are too long unless they are truncated."""
         encoder = self.encoder(prompt_name)
-        texts = [limits.cut(text, index) for index, text in enumerate(texts)]
+        side = self.truncation_side
+        texts = [limits.cut(text, index, side) for index, text in enumerate(texts)]
         longest = encoder.max_length
         if not limits.truncate:
             longest += 1
@@ -427,7 +439,7 @@ class ScoringModel(ServedModel):
             raise Refused(422, "validation", "Entities have no raw scores: leave raw_scores out.")
         examples = []
         for index, parts in enumerate(texts):
-            parts = [limits.cut(part, index) for part in parts]
+            parts = [limits.cut(part, index, self.truncation_side) for part in parts]
             where = f"{limits.where}[{index}]"
             examples.append(from_text(self._task, *parts, id=str(index), where=where))
         features = [self._features(self._task, example, limits) for example in examples]
@@ -469,8 +481,9 @@ class ScoringModel(ServedModel):
         task: Any = self._ranking
         if raw_scores:
             task = dataclasses.replace(task, activation="Identity")
-        query = limits._replace(where="query").cut(query, 0)
-        passages = tuple(limits.cut(text, index) for index, text in enumerate(texts))
+        side = self.truncation_side
+        query = limits._replace(where="query").cut(query, 0, side)
+        passages = tuple(limits.cut(text, index, side) for index, text in enumerate(texts))
         example = Example(id="0", where=limits.where, text=query, choices=passages)
         features = self._features(task, example, limits)
 

@@ -14,6 +14,7 @@ import pytest
 import bertjax
 from bertjax.config.serve_config import ServeConfig
 from bertjax.data.batches.batch import Feature
+from bertjax.inference.embedder import LINE_CHARACTERS
 from bertjax.inference.predictor import every_shape, packed_pieces, token_budget
 from bertjax.inference.serving import models as served
 from bertjax.inference.serving.batching import work
@@ -484,9 +485,16 @@ def test_a_model_that_fails_refuses_only_what_it_failed_on(loaded, monkeypatch):
 def test_answers_of_too_many_numbers_are_refused(loaded, monkeypatch):
     monkeypatch.setattr(served, "MOST_NUMBERS", 100)
     with client_of(*loaded.values()) as client:
-        for endpoint in ("embed", "embed_all", "embed_sparse"):
+        for endpoint in ("embed", "embed_all", "embed_sparse", "tokenize"):
             error = answer_of(client, f"/{endpoint}", 413, inputs=["abc de"] * 9)
             assert "ask for fewer texts" in error["error"]
+
+
+def test_truncated_texts_keep_the_side_that_the_model_reads():
+    limits = served.Limits(truncate=True)
+    text = "first" + " " * LINE_CHARACTERS + "last"
+    assert limits.cut(text, 0).startswith("first")
+    assert limits.cut(text, 0, "left").endswith("last")
 
 
 def test_keys_are_needed_if_there_are_any(loaded):
