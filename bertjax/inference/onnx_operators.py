@@ -34,10 +34,10 @@ def _elementwise(op: str) -> Operator:
 
 
 _SAME = (
-    *("abs Abs", "add Add", "cos Cos", "div Div", "erf Erf", "exp Exp", "log Log", "max Max"),
+    *("abs Abs", "add Add", "cos Cos", "div Div", "erf Erf", "exp Exp", "max Max"),
     *("logistic Sigmoid", "min Min", "mul Mul", "neg Neg", "sin Sin", "sqrt Sqrt", "sub Sub"),
     *("eq Equal", "ge GreaterOrEqual", "gt Greater", "le LessOrEqual", "lt Less", "tanh Tanh"),
-    *("and And", "or Or", "not Not"),  # of truth values
+    *("and And", "not Not"),  # of truth values
 )
 for _names in _SAME:
     _primitive, _op = _names.split()
