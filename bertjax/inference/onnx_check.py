@@ -76,9 +76,10 @@ def run_session(session: Any, export: Exported, arrays: Arrays) -> dict[str, np.
 
 
 def largest_differences(export: Exported, file: Path, arrays: Arrays) -> dict[str, float]:
-    """Returns {output name: largest absolute difference of a file's outputs from bertjax's}.
+    """Returns {output name: largest difference of a file's outputs from bertjax's}.
 
-    Outputs at padding are not compared.
+    It is relative to the largest output where this is more than 1, as sums over tokens can be.
+    Outputs at padding, and vectors that late interaction does not score, are not compared.
     """
     found = run_session(open_session(file), export, arrays)
     expected = jax.device_get(jax.jit(export.apply)(export.params, arrays))
@@ -88,9 +89,13 @@ def largest_differences(export: Exported, file: Path, arrays: Arrays) -> dict[st
         if values.shape != found[name].shape:
             raise ValueError(f"{file}: {name} has the shape {found[name].shape}.")
         difference = np.abs(values.astype(np.float64) - found[name].astype(np.float64))
+        is_compared = is_token
+        if name == "token_vectors":
+            is_compared = is_token & expected["is_scored"]
         if values.shape[:2] == is_token.shape:
-            difference = difference[is_token]
-        differences[name] = float(difference.max())
+            difference = difference[is_compared]
+        scale = max(1.0, np.abs(values).max())
+        differences[name] = float(difference.max(initial=0.0) / scale)
     return differences
 
 

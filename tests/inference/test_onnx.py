@@ -9,6 +9,7 @@ import pytest
 
 from bertjax.config.model import TaggerConfig
 from bertjax.inference import onnx_graph
+from bertjax.inference.onnx_check import largest_differences
 from bertjax.inference.onnx_export import AXES, OLDEST_OPSET, Exported, write_onnx
 from bertjax.model import HEADS, BertConfig, FeatureTagger
 from bertjax.model.late_interaction import BertForLateInteraction, TokenMask
@@ -238,6 +239,20 @@ def test_prompts_that_the_pooling_leaves_out_are_left_out(tiny_family, tmp_path)
 def test_sparse_embeddings_equal_bertjax(pooling, activation, tiny_family, tmp_path):
     model = HEADS["sparse"](tiny_family("bert"), pooling=pooling, activation=activation)
     check(exported_model(model), tmp_path / "model.onnx")
+
+
+def test_differences_of_large_outputs_are_relative(tiny_family, tmp_path):
+    export = exported_model(HEADS["sequence_classification"](tiny_family("bert")))
+    large = export.params | {
+        "classifier": jax.tree.map(lambda x: 1e5 * x, export.params["classifier"])
+    }
+    export = dataclasses.replace(export, params=large)
+    write_onnx(export, tmp_path / "model.onnx")
+    arrays = random_arrays(export, (3, 9), 0)
+    (logits,) = export.apply(large, arrays).values()
+    assert np.abs(logits).max() > 1e4
+    (difference,) = largest_differences(export, tmp_path / "model.onnx", arrays).values()
+    assert 0 < difference < 1e-5
 
 
 @pytest.mark.parametrize("attend", [True, False])
