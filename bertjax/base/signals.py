@@ -94,6 +94,8 @@ def _handled_by(receive: Callable[[int, Any], None]) -> Iterator[tuple[dict[Any,
 # what ends the threads that watch over them.
 _received = list[int]()
 _watched = list[threading.Event]()
+# A signal is not sent again after the context whose handler would raise it.
+_sending = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -138,8 +140,9 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
             if time.monotonic() > end:
                 os.write(2, f"{stopped(number[0])}; run the same command again\n".encode())
                 os._exit(_status(stopped(number[0])))
-            if received:
-                signal.pthread_kill(main, number[0])
+            with _sending:
+                if received and not over.is_set():
+                    signal.pthread_kill(main, number[0])
         os.close(pipe)
 
     def report(dropped: Any) -> None:
@@ -147,6 +150,8 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
             hook(dropped)
 
     error = None
+    if not _watched:
+        received.clear()  # what was raised while another context ended
     with _handled_by(receive) as (before, pipe):
         if before:
             sys.unraisablehook = report
@@ -162,10 +167,11 @@ def signals_raise(*, trains: bool = False) -> Iterator[None]:
             received.clear()
             raise
         finally:
-            over.set()
             _watched.remove(over)
             if sys.unraisablehook is report:  # a context of another thread has not changed it
                 sys.unraisablehook = hook
+            with _sending:
+                over.set()
     if received:
         last = received[-1]
         received.clear()

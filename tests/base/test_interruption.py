@@ -63,6 +63,34 @@ def test_a_signal_whose_exception_python_drops_is_not_lost(call, number, monkeyp
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_a_signal_is_not_sent_again_after_the_context_that_raises_it():
+    script = """
+import os, signal, time
+from bertjax.base.signals import Interrupted, signals_raise
+
+send = signal.pthread_kill
+
+def send_late(thread, number):  # as if another thread had its turn before
+    time.sleep(0.5)
+    send(thread, number)
+
+signal.pthread_kill = send_late
+try:
+    with signals_raise():
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        except Interrupted:
+            pass
+        time.sleep(0.3)
+except Interrupted:
+    time.sleep(1)
+    print("ended in order")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "ended in order\n"), done.stderr
+
+
 def test_a_signal_whose_exception_other_code_catches_is_raised_at_the_end():
     finished = False
     with pytest.raises(Interrupted, match="stopped by SIGTERM$"), signals_raise():
