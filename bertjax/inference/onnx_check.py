@@ -1,5 +1,6 @@
 """Compares exported models with bertjax, and scores them, through the runtimes that read them."""
 
+import functools
 import importlib.util
 import statistics
 import sys
@@ -28,17 +29,27 @@ from bertjax.tasks.sources.columns import Columns
 from bertjax.weights import LoadedModel
 
 
+@functools.cache
+def openvino_core() -> Any:
+    """Returns the core of OpenVINO, one for the life of the process.
+
+    With its last core, OpenVINO frees the stack that it gave the main thread for signals, so that
+    the next signal would end the process by a segmentation fault.
+    """
+    # It would report its import to its makers, by a fork of this process.
+    sys.modules.setdefault("openvino_telemetry", None)  # pyright: ignore[reportArgumentType]
+    import openvino
+
+    return openvino.Core()
+
+
 class OpenVINOSession:
     """A file in OpenVINO, on the CPU, with the interface of a session of ONNX Runtime."""
 
     def __init__(self, file: Path):
-        # It would report its import to its makers, by a fork of this process.
-        sys.modules.setdefault("openvino_telemetry", None)  # pyright: ignore[reportArgumentType]
-        import openvino
-
         # Otherwise, it computes in bfloat16 on CPUs that have instructions for it.
         precise = {"INFERENCE_PRECISION_HINT": "f32"}
-        self._model = openvino.Core().compile_model(file, "CPU", precise)
+        self._model = openvino_core().compile_model(file, "CPU", precise)
 
     def run(self, names: Sequence[str], arrays: Arrays) -> list[np.ndarray]:
         """Returns the outputs `names`."""
