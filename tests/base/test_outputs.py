@@ -31,7 +31,7 @@ NO_PATHS = set(
     "text pair task label_separator split prompt query_prompt document_prompt targets "
     "select_by push_to_hub track track_project coordinator_address model_type shard runner "
     "runner_options text_field encoding topology compare price_per_hour name shell "
-    "keep_labels label head host".split()
+    "keep_labels label head host onnx_file".split()
 )
 
 
