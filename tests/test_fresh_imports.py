@@ -26,6 +26,7 @@ EXTRAS = {
     "mlflow",
     "onnx",
     "onnxruntime",
+    "openvino",
     "tensorflow",
     "torch",
     "trackio",
