@@ -87,6 +87,15 @@ def test_special_tokens_are_split_in_a_corpus_and_found_in_a_prompt(kinds, name)
 
 
 @pytest.mark.parametrize("name", KINDS)
+def test_a_text_with_many_is_encoded_as_with_each(kinds, texts, name):
+    tokenizer = kinds[name]
+    passages = [texts[0] * 3, texts[2], "a", texts[3]]
+    for length in (8, 17, 99):
+        expected = [tokenizer.encode_prompt(texts[1], passage, length) for passage in passages]
+        assert tokenizer.encode_pairs(texts[1], passages, length) == expected
+
+
+@pytest.mark.parametrize("name", KINDS)
 def test_offsets_leave_out_the_space_before_a_word(kinds, name):
     tokenizer = kinds[name]
     text = "abc  def ghi"
