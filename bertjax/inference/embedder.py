@@ -1,5 +1,6 @@
 """Text embeddings: one vector per text, pooled from the hidden states of the encoder."""
 
+import abc
 import dataclasses
 import json
 import zlib
@@ -56,7 +57,7 @@ ROLES = ("query", "document")
 Head = TypeVar("Head", bound=BertWithHead)
 
 
-class Encoder:
+class Encoder(abc.ABC):
     """Base class of what encodes texts by a loaded model: an `Embedder`, and those of other kinds.
 
     Args:
@@ -140,9 +141,9 @@ class Encoder:
         """Returns the token ids of texts after the prompt, truncated to `max_length` tokens."""
         return self.tokenizer.encode_prompts([self.prompt + x for x in texts], max_length)
 
+    @abc.abstractmethod
     def of_ids(self, rows: Sequence[Sequence[int]]) -> Any:
         """Returns what the encoder computes of token ids, for each of `rows`."""
-        raise NotImplementedError
 
     def compute_by(self, program: Program) -> None:
         """Computes by a program for rows of one text, which has the parameters itself."""

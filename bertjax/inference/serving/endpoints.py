@@ -4,6 +4,7 @@ Fields, answers and errors are those of text-embeddings-inference, and of OpenAI
 Nothing here knows HTTP: pydantic checks a request, and an answer is what orjson can write.
 """
 
+import abc
 import base64
 import re
 from collections.abc import Mapping, Sequence
@@ -42,7 +43,7 @@ class Reading(BaseModel):
     prompt_name: str | None = None
 
 
-class Question(Reading):
+class Question(Reading, abc.ABC):
     """Base class of requests.
 
     Fields that none has are ignored, as by text-embeddings-inference, because clients send some for
@@ -63,9 +64,9 @@ class Question(Reading):
         """The texts, or lists of one or two texts."""
         return getattr(self, self.of_texts)
 
+    @abc.abstractmethod
     def asked(self, model: Any, limits: Limits) -> Asked:
         """Prepares what is asked of a model."""
-        raise NotImplementedError
 
 
 class OfInputs(Question):

@@ -4,6 +4,7 @@ A request is prepared (`Asked`): its texts become inputs of the model, and a fun
 answer of their results. What computes is the same as elsewhere: encoders and `Predictor`.
 """
 
+import abc
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
@@ -95,7 +96,7 @@ class Limits(NamedTuple):
         return text[:LINE_CHARACTERS]
 
 
-class ServedModel:
+class ServedModel(abc.ABC):
     """Base class of the loaded models.
 
     Attributes:
@@ -116,16 +117,16 @@ class ServedModel:
         self._tokenizer = model.loaded.tokenizer
         self.truncation_side = self._tokenizer.truncation_side
 
+    @abc.abstractmethod
     def warm_up(self) -> None:
         """Compiles the programs of all shapes that requests can need."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def compute_by_onnx(self, loaded: LoadedModel, file: Path | None) -> None:
         """Computes by ONNX Runtime, which needs no compilation, from a file of `open_program`.
 
         Raises FileNotFoundError, and ValueError if that is not possible.
         """
-        raise NotImplementedError
 
     def details(self) -> dict[str, Any]:
         """Returns what `/info` says of the kind of model."""
