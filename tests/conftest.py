@@ -11,10 +11,6 @@ import signal
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Each pytest worker has a core; more threads of PyTorch would only wait for each other.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-
 # What is printed must not depend on the terminal in which the tests run, or on its absence.
 for _name in ("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
     os.environ.pop(_name, None)
@@ -23,15 +19,9 @@ if os.path.expanduser("~") == "~":
     os.environ["HOME"] = tempfile.mkdtemp(prefix="home")
 os.environ.setdefault("LOGNAME", "tester")  # a user may have no name
 
-# Settings of jax are environment variables, so that the processes that tests start have them, too.
-# Programs are kept between runs, in the folder that pytest keeps for such things: compiling is most
-# of the time.
-_CACHE = Path(__file__).parent.parent / ".pytest_cache" / "jax"
-os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_CACHE)
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
-# A quarter of the time to compile; what runs here is too small to miss the optimisations.
-os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+from tests import jax_settings  # noqa: E402, F401
 
+# isort: split
 import jax  # noqa: E402
 
 # XLA would split each program into 32 parts, to compile them on as many cores: here each part costs

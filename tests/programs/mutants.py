@@ -1,31 +1,40 @@
 """Changes the code, one expression at a time, and counts the changes that no test notices.
 
-    python -m tests.programs.mutants [--count 300] [--seed 0] [--output FILE] [--only model]
+    python -m tests.programs.mutants [--count 300] [--processes 2] [--output FILE] [--only model]
 
 A seeded sample of mutants is drawn from the modules of `GROUPS`: another comparison or operator,
 `and` for `or`, a condition negated, a number one higher, True for False. Each is made in a copy of
-the checkout, in which the fast tests of its group run until one fails: those that have the name of
-the module first. The copy keeps the compiled programs of the checkout. A mutant that no test kills
-is equivalent, or shows what the tests do not see.
+the checkout, in which the fast tests of its group run until one fails: those first that have killed
+other mutants, then those that have the name of the module. The copy keeps the compiled programs of
+the checkout. A mutant that no test kills is equivalent, or shows what the tests do not see.
 
 Prints a line for each mutant that survives, and how many were killed in each group. With --output,
-each mutant is a line of JSON there, and those that stand there already are left out.
+each mutant is a line of JSON there with the test that killed it, and those that stand there already
+are left out.
 """
 
 import argparse
 import ast
 import collections
+import contextlib
 import json
+import multiprocessing
 import os
+import queue
 import random
 import shutil
-import subprocess
-import sys
+import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
+
+from tests import jax_settings  # noqa: F401 - before jax is imported
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -53,6 +62,8 @@ OPERATORS: dict[type[ast.operator], str] = {
     **{ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "*"},
     **{ast.Mod: "*", ast.Pow: "*", ast.BitAnd: "|", ast.BitOr: "&"},
 }
+# What the tests import beside this project.
+LIBRARIES = ["flax.linen", "optax", "orbax.checkpoint", "grain", "torch", "transformers", "pytest"]
 # A mutant may make a loop endless.
 SECONDS = 900
 
@@ -146,21 +157,109 @@ def drawn(count: int, seed: int, only: str | None) -> list[Mutant]:
     return sample
 
 
-def is_killed(mutant: Mutant) -> bool:
-    """Runs the tests of a mutant in the working directory, a copy of the checkout."""
-    path = Path(mutant.path)
-    source = path.read_bytes()
-    tests = GROUPS[mutant.group].tests
-    own = [str(file) for file in Path(tests[0]).glob(f"*{path.stem}*.py")]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", *own, *tests]
-    path.write_bytes(source[: mutant.start] + mutant.text.encode() + source[mutant.stop :])
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return True
-    finally:
-        path.write_bytes(source)
-    return done.returncode != 0
+class Killers:
+    """A plugin of pytest: runs the tests first that have killed most, and sends what failed."""
+
+    def __init__(self, first: Sequence[str], failed: Connection):
+        self.places = {name: place for place, name in enumerate(first)}
+        self.failed = failed
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: self.places.get(item.nodeid, len(self.places)))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.pytest_runtest_logreport(report)
+
+    def pytest_runtest_logreport(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.send(report.nodeid)
+
+
+def run_tests(folder: str, files: list[str], first: Sequence[str], failed: Connection) -> None:
+    """Runs tests in a copy of the checkout until one fails, as a process of its own."""
+    os.setsid()
+    os.chdir(folder)
+    os.environ["PYTHONPATH"] = folder
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    # Plugins of the libraries that are imported already keep their assertions as they are.
+    warnings = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    arguments = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *warnings, *files]
+    os._exit(int(pytest.main(arguments, plugins=[Killers(first, failed)])))
+
+
+class Copy:
+    """A copy of the checkout, in which one mutant after another is tried.
+
+    Processes of tests are forked from one that has imported the other libraries, which takes longer
+    than most mutants live.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        for name in ("bertjax", "tests", "docs", "configs", "launch", "benchmarks"):
+            shutil.copytree(ROOT / name, folder / name)
+        for name in ("pyproject.toml", "README.md"):
+            shutil.copy(ROOT / name, folder)
+        (folder / ".pytest_cache").mkdir()
+        (folder / ".pytest_cache" / "jax").symlink_to(ROOT / ".pytest_cache" / "jax")
+        self.processes = multiprocessing.get_context("forkserver")
+
+    def killer(self, mutant: Mutant, first: Sequence[str]) -> str | None:
+        """Returns the name of the test that a mutant fails, or None if it passes all."""
+        tests = GROUPS[mutant.group].tests
+        path = self.folder / mutant.path
+        own = sorted((self.folder / tests[0]).glob(f"*{path.stem}*.py"))
+        files = [*(str(file.relative_to(self.folder)) for file in own), *tests]
+        received, failed = self.processes.Pipe(duplex=False)
+        source = path.read_bytes()
+        path.write_bytes(source[: mutant.start] + mutant.text.encode() + source[mutant.stop :])
+        process = self.processes.Process(
+            target=run_tests, args=(str(self.folder), files, first, failed)
+        )
+        try:
+            process.start()
+            failed.close()
+            process.join(SECONDS)
+            if process.exitcode == 0:
+                return None
+            if process.exitcode is None:
+                return "none: it was stopped after the time of a mutant"
+            with contextlib.suppress(EOFError):
+                return received.recv()
+            return f"none: it ended with status {process.exitcode}"
+        finally:
+            if process.pid is not None and process.is_alive():
+                os.killpg(process.pid, signal.SIGKILL)
+                process.join()
+            path.write_bytes(source)
+
+
+def tried(chosen: Sequence[Mutant], processes: int) -> Iterator[tuple[Mutant, str | None, float]]:
+    """Yields each mutant with the test that killed it and the seconds it took."""
+    killers: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
+
+    def attempt(mutant: Mutant) -> tuple[Mutant, str | None, float]:
+        copy = copies.get()
+        start = time.monotonic()
+        try:
+            first = [name for name, _ in killers[mutant.group].most_common()]
+            killer = copy.killer(mutant, first)
+            if killer is not None:
+                killers[mutant.group][killer] += 1
+            return mutant, killer, time.monotonic() - start
+        finally:
+            copies.put(copy)
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(processes) as pool:
+        for place in range(processes):
+            copies.put(Copy(Path(folder, str(place))))
+        done = [pool.submit(attempt, mutant) for mutant in chosen]
+        for future in as_completed(done):
+            yield future.result()
 
 
 def main() -> None:
@@ -169,38 +268,31 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=[*GROUPS])
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    output = options.output.absolute() if options.output else None
     known = set()
-    if output is not None and output.exists():
-        known = {json.loads(line)["key"] for line in output.read_text().splitlines()}
+    if options.output is not None and options.output.exists():
+        known = {json.loads(line)["key"] for line in options.output.read_text().splitlines()}
+    sample = drawn(options.count, options.seed, options.only)
+    chosen = [mutant for mutant in sample if mutant.key not in known]
     killed: collections.Counter[str] = collections.Counter()
-    tried: collections.Counter[str] = collections.Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("bertjax", "tests", "docs", "configs", "launch", "benchmarks"):
-            shutil.copytree(ROOT / name, Path(folder, name))
-        for name in ("pyproject.toml", "README.md"):
-            shutil.copy(ROOT / name, folder)
-        Path(folder, ".pytest_cache").mkdir()
-        Path(folder, ".pytest_cache", "jax").symlink_to(ROOT / ".pytest_cache" / "jax")
-        os.chdir(folder)
-        os.environ["PYTHONPATH"] = folder
-        for mutant in drawn(options.count, options.seed, options.only):
-            if mutant.key in known:
-                continue
-            start = time.monotonic()
-            result = is_killed(mutant)
-            tried[mutant.group] += 1
-            killed[mutant.group] += result
-            if not result:
-                print(f"survives: {mutant.path}:{mutant.line}: {mutant.text}", flush=True)
-            if output is not None:
-                seconds = round(time.monotonic() - start)
-                line = mutant._asdict() | {"key": mutant.key, "killed": result, "seconds": seconds}
-                with output.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
-    for name, count in tried.items():
+    counted: collections.Counter[str] = collections.Counter()
+    multiprocessing.get_context("forkserver").set_forkserver_preload(LIBRARIES)
+    for mutant, killer, seconds in tried(chosen, options.processes):
+        counted[mutant.group] += 1
+        killed[mutant.group] += killer is not None
+        if killer is None:
+            print(f"survives: {mutant.path}:{mutant.line}: {mutant.text}", flush=True)
+        if options.output is not None:
+            line = mutant._asdict() | {
+                "key": mutant.key,
+                "killer": killer,
+                "seconds": round(seconds),
+            }
+            with options.output.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+    for name, count in counted.items():
         print(f"{name}: {killed[name]} of {count} mutants killed")
 
 
