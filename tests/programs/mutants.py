@@ -178,7 +178,7 @@ class Killers:
 
 def run_tests(folder: str, files: list[str], first: Sequence[str], failed: Connection) -> None:
     """Runs tests in a copy of the checkout until one fails, as a process of its own."""
-    os.setsid()
+    os.setpgrp()
     os.chdir(folder)
     os.environ["PYTHONPATH"] = folder
     with open(os.devnull, "w") as nowhere:
