@@ -115,7 +115,9 @@ def _collection(config: SearchConfig) -> "Collection":
 
     options = {"id_column": config.id_column, "keep_same_id": config.keep_same_id}
     if config.retrieval_dir is not None:
-        return beir_collection(config.retrieval_dir, config.split or "test", **options)
+        is_free = config.split is None
+        split = config.split or "test"
+        return beir_collection(config.retrieval_dir, split, or_only=is_free, **options)
     judgements = None if config.qrels is None else Path(config.qrels)
     return Collection(Path(str(config.corpus)), Path(str(config.queries)), judgements, **options)
 

@@ -186,6 +186,13 @@ def test_another_split_of_a_folder_is_found_by_its_name(found, beir, tmp_path):
     assert_close(lines, [line for line in expected if line[0] == "q3"])
 
 
+def test_a_split_that_is_not_there_is_no_other_one(beir, encoder, capsys):
+    flags = ["--model", str(encoder), "--retrieval_dir", str(beir), "--split", "dev"]
+    assert search.main(flags) == 1
+    error = capsys.readouterr().err
+    assert "qrels needs one file dev.tsv; there is: test.tsv" in error
+
+
 def test_the_files_of_a_collection_are_never_replaced(beir, encoder, capsys):
     flags = ["--model", str(encoder), *map(str, files_of(beir)), "--output"]
     before = (beir / "corpus.jsonl").read_bytes()

@@ -535,19 +535,32 @@ class Collection:
         return scores
 
 
-def beir_collection(folder: str | Path, split: str, **options: Any) -> Collection:
+def beir_collection(
+    folder: str | Path, split: str, *, or_only: bool = False, **options: Any
+) -> Collection:
     """Opens BEIR's files in a folder: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.
 
-    If there is no file for `split`, qrels must hold one. `options` are those of `Collection`.
+    Args:
+        folder: the folder.
+        split: the name of a file of judgements, without its suffix.
+        or_only: whether the only file of judgements, under any name, will do; it is printed.
+        options: as of `Collection`.
 
     Raises:
-        ValueError: the folder has no file of judgements, or several; or as in `Collection`.
+        ValueError: there is no such file of judgements, or several; or as in `Collection`.
     """
     folder = Path(folder).expanduser()
-    judgements = sorted((folder / "qrels").glob("*.*"))
-    judgements = [path for path in judgements if path.stem == split] or judgements
+    files = sorted((folder / "qrels").glob("*.*"))
+    judgements = [path for path in files if path.stem == split]
+    if or_only and not judgements and len(files) == 1:
+        judgements = files
+        print(f"{folder}: judgements of qrels/{files[0].name}, the only file", file=sys.stderr)
     if len(judgements) != 1:
-        raise ValueError(f"{folder} needs one file of judgements, such as qrels/{split}.tsv.")
+        names = ", ".join(path.name for path in files) or "no file"
+        raise ValueError(
+            f"{folder / 'qrels'} needs one file {split}.tsv; there is: {brief(names)}. Have one "
+            "file of this name, or name another split."
+        )
     return Collection(folder / "corpus.jsonl", folder / "queries.jsonl", *judgements, **options)
 
 

@@ -341,7 +341,8 @@ def _collection(config: FinetuneConfig) -> Collection | None:
     options = config.options
     if not isinstance(options, EmbedderOptions) or options.retrieval_dir is None:
         return None
-    return beir_collection(options.retrieval_dir, "dev", keep_same_id=options.keep_same_id)
+    same = options.keep_same_id
+    return beir_collection(options.retrieval_dir, "dev", or_only=True, keep_same_id=same)
 
 
 def _as_cross_encoder(task: RerankTask, loaded: LoadedModel, max_length: int) -> RerankTask:

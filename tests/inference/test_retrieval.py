@@ -146,15 +146,15 @@ EMBED = dense(bag_of_words)
 
 
 def test_scores_and_rankings_are_those_of_trec_files_too(beir, tmp_path):
-    found = beir_collection(beir, "dev")
+    found = beir_collection(beir, "test")
     ranking = found.rank(EMBED)
     assert list(ranking) == [f"q{i}" for i in range(11)] and len(ranking["q0"]) == 100
     lines = (beir / "qrels" / "test.tsv").read_text().splitlines()[1:]
     rows = [line.split("\t") for line in lines]
     (beir / "qrels" / "trec.txt").write_text("".join(f"{q} 0 {d} {x}\n" for q, d, x in rows))
     assert found.score(ranking) == beir_collection(beir, "trec").score(ranking)
-    with pytest.raises(ValueError, match=r"needs one file of judgements, such as qrels/dev.tsv"):
-        beir_collection(beir, "dev")
+    with pytest.raises(ValueError, match=r"one file dev.tsv; there is: test.tsv, trec.txt"):
+        beir_collection(beir, "dev", or_only=True)
     write_ranking(ranking, found.queries, tmp_path / "run.trec", 100)
     first = next(iter(ranking["q0"].items()))
     line = (tmp_path / "run.trec").read_text().splitlines()[0].split()
@@ -495,18 +495,28 @@ def test_texts_that_are_empty_or_missing_and_columns_that_are_not_read_are_named
         rows[index] |= {"title": "", "text": text}
     rows[11] |= {"title": "a title", "text": ""}
     write_rows(beir / "corpus.jsonl", rows)
-    beir_collection(beir, "dev").rank(EMBED)
+    beir_collection(beir, "test").rank(EMBED)
     lines = [line for line in capsys.readouterr().err.splitlines() if "corpus.jsonl" in line]
     assert len(lines) == 2
     assert lines[0].endswith("rows whose text is empty, or NaN, None and the like: 3, such as '4'")
     assert "columns that are not read (headline, url, Title): 3, such as " in lines[1]
 
 
+def test_the_only_judgements_serve_for_another_split_with_a_line_that_says_so(beir, capsys):
+    asked = beir_collection(beir, "test")
+    assert "judgements of" not in capsys.readouterr().err
+    found = beir_collection(beir, "dev", or_only=True)
+    assert found.queries == asked.queries
+    assert "judgements of qrels/test.tsv, the only file" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"qrels needs one file dev.tsv; there is: test.tsv"):
+        beir_collection(beir, "dev")
+
+
 def test_a_title_of_a_query_is_not_read_as_in_beir(beir):
-    expected = beir_collection(beir, "dev").rank(EMBED)
+    expected = beir_collection(beir, "test").rank(EMBED)
     rows = json_lines(beir / "queries.jsonl")
     write_rows(beir / "queries.jsonl", [row | {"title": WORDS[0]} for row in rows])
-    assert beir_collection(beir, "dev").rank(EMBED) == expected
+    assert beir_collection(beir, "test").rank(EMBED) == expected
 
 
 @pytest.mark.parametrize("id", ["", " ", None, 1.5, True, ["d1"]])
@@ -516,7 +526,7 @@ def test_an_id_that_is_none_is_refused_with_its_row(beir, id, name):
     rows[4]["_id"] = id
     write_rows(beir / f"{name}.jsonl", rows)
     with pytest.raises(ValueError, match=f"{name}.jsonl, row 5 has no text or whole number"):
-        beir_collection(beir, "dev")
+        beir_collection(beir, "test")
 
 
 def test_queries_must_have_texts(beir):
