@@ -108,6 +108,30 @@ def with_task(loaded: LoadedModel) -> tuple[LoadedModel, Task, dict[str, Any]]:
     return loaded, task, description
 
 
+def stated_length(task: Task, loaded: LoadedModel) -> int | None:
+    """Returns after how many tokens the files of a model say that texts of a task are truncated.
+
+    Embedders say it in the files of sentence-transformers, rerankers also in `task.json` or by
+    their tokenizer. None: no file says it. The number of positions of the model says nothing.
+    """
+    longest = loaded.config.max_length
+    if isinstance(task, RerankTask):
+        if loaded.model.class_part in loaded.absent:  # the length was that of single texts
+            return None
+        restored = with_task(loaded)[1].max_length
+        if restored < longest or description_of(loaded):
+            return restored
+        return None
+    modules = loaded.source.usage.modules.value
+    if not isinstance(task, EmbeddingTask) or modules is None:
+        return None
+    of_documents = modules.document_length or modules.max_length
+    if of_documents is None:
+        return None
+    lengths = (of_documents, modules.query_length or 0, modules.max_length or 0)
+    return min(max(lengths), longest)
+
+
 def description_of(loaded: LoadedModel) -> dict[str, Any]:
     """Returns the content of `task.json`; {} if it describes another head than the loaded one."""
     # If the directory lacks parts of the loaded head, its task.json describes another head.

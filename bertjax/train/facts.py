@@ -27,7 +27,7 @@ from bertjax.devices.compilation import bits_settings
 from bertjax.inference.embedder import following
 from bertjax.inference.late_interaction import in_training
 from bertjax.inference.retrieval import Collection, beir_collection
-from bertjax.inference.saved_task import check_class_ids, with_task
+from bertjax.inference.saved_task import check_class_ids, stated_length, with_task
 from bertjax.model import HEADS
 from bertjax.model.recipe import flattened, nested
 from bertjax.record.predictions import selected_by, splits_of
@@ -35,7 +35,7 @@ from bertjax.tasks import Task, make_task
 from bertjax.tasks.baselines import Baselines
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.definition import Fold
-from bertjax.tasks.embedding import RETRIEVAL_METRICS, EmbedderOptions
+from bertjax.tasks.embedding import RETRIEVAL_METRICS, EmbedderOptions, EmbeddingTask
 from bertjax.tasks.late_interaction import LateInteractionTask
 from bertjax.tasks.reranking import RerankTask
 from bertjax.tasks.sources.leaks import without_leaks
@@ -291,7 +291,17 @@ def gather_finetuning(
     if isinstance(config.options, OfficialOptions):
         task = dataclasses.replace(task, source=without_leaks(task.data))
     notes: list[str] = []
-    task, loaded = following(task, load_for_task(config, task, notes.append))
+    loaded = load_for_task(config, task, notes.append)
+    if config.max_length is None and isinstance(task, EmbeddingTask | RerankTask):
+        length = stated_length(task, loaded)
+        origin = f"as in the files of {config.init}"
+        if length is None:
+            length = task.max_length
+            origin = f"the default, since {config.init} states none"
+        task = dataclasses.replace(task, max_length=length)
+        notes.append(f"texts are truncated after {length} tokens ({origin}): see --max_length")
+    check_length(config, task, config.init, loaded)
+    task, loaded = following(task, loaded)
     max_length = config.max_length or task.max_length
     if isinstance(task, RerankTask):
         task = _as_cross_encoder(task, loaded, max_length)
@@ -399,7 +409,6 @@ def load_for_task(config: FinetuneConfig, task: Task, say: Say = hosts.say) -> L
         loaded = _with_classes_of(config, task, loaded, say)
     if loaded.model.class_part not in loaded.absent:
         loaded = loaded._replace(params=to_standardized(loaded.params, task))
-    check_length(config, task, config.init, loaded)
     encoder_config = loaded.config.with_dropout(config.dropout)
     config_to_hf(encoder_config)  # what could not be saved is refused before the training
     return loaded._replace(model=loaded.model.clone(config=encoder_config))

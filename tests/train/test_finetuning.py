@@ -12,14 +12,18 @@ import pytest
 import bertjax
 from bertjax import finetune
 from bertjax.config import OptimizerConfig
+from bertjax.inference.saved_task import stated_length
 from bertjax.model import HEADS
 from bertjax.tasks import finetune_config, make_task
+from bertjax.tasks.embedding import ContrastiveTask
+from bertjax.tasks.reranking import RerankTask
 from bertjax.tokenization import train_bpe, train_modernbert_bpe
 from bertjax.train.experiments import publish
 from bertjax.train.facts import gather_finetuning, load_for_task
 from bertjax.train.run_plan import plan_finetuning
 from bertjax.weights import load_model, save_hf
 from tests.cases import others_weekly
+from tests.served_models import write_models
 from tests.steps import run_until
 
 FAMILIES = ("bert", "roberta", "distilbert", "albert", "electra", "deberta-v2", "modernbert")
@@ -336,3 +340,54 @@ def test_the_leaks_of_the_best_run_of_several_are_in_the_workdir(tmp_path):
     assert (tmp_path / "leaks.jsonl").read_text() == "seed2"
     card = (tmp_path / "model/README.md").read_text()
     assert card == f"---\n# {tmp_path.name}\n\nabout\n\n## Training\n\n"
+
+
+# {case: (task, model of `write_models`, a file, what it says, the length of texts in training)}
+STATED = {
+    "dense": ("embed", "dense", "sentence_bert_config.json", {"max_seq_length": 40}, 40),
+    "positions": ("embed", "dense", "sentence_bert_config.json", {"max_seq_length": 4000}, 64),
+    "sparse": ("sparse", "sparse", "sentence_bert_config.json", {"max_seq_length": 30}, 30),
+    "tokens": ("colbert", "tokens", "sentence_bert_config.json", {"document_length": 50}, 64),
+    "reranker": ("rerank", "rank", "tokenizer_config.json", {"model_max_length": 40}, 40),
+}
+
+
+@pytest.mark.parametrize("case", others_weekly(STATED, "dense", "reranker"))
+def test_texts_are_as_long_as_the_files_of_the_first_model_say(
+    case, one_layer, tmp_path, sentences
+):
+    task, name, file, says, expected = STATED[case]
+    model = write_models(tmp_path / "models", one_layer)[name]
+    (model / "checksums.json").unlink()
+    before = json.loads((model / file).read_text())
+    (model / file).write_text(json.dumps(before | says))
+    train = tmp_path / "train.jsonl"
+    rows = []
+    for text, other in zip(sentences[:8], sentences[8:16], strict=True):
+        rows.append(json.dumps({"query": text, "positive": text, "negative": other}) + "\n")
+    train.write_text("".join(rows))
+    for given, found, line in (
+        (None, expected, f"after {expected} tokens (as in the files of {model})"),
+        (34, 34, ""),
+    ):
+        workdir = tmp_path / f"run{given}"
+        run = finetune_config(
+            task=task, init=str(model), train=str(train), workdir=str(workdir), max_length=given
+        )
+        workdir.mkdir()
+        facts = gather_finetuning(run, workdir, [])
+        plan = plan_finetuning(run, facts)
+        assert plan.max_length == found
+        said = [x for x in plan.lines if x.startswith("texts are truncated")]
+        assert len(said) == (given is None) and line in "".join(said)
+
+
+def test_neither_positions_nor_texts_of_another_kind_are_a_length(one_layer, tmp_path):
+    """A reranker reads pairs, which are longer than the texts of the embedder that it begins as."""
+    encoder = load_model(one_layer, "sequence_classification", num_labels=1)
+    assert stated_length(RerankTask(name="rerank"), encoder) is None
+    assert stated_length(ContrastiveTask(name="embed"), encoder) is None
+    folder = write_models(tmp_path, one_layer)["dense"]
+    embedder = load_model(folder, "sequence_classification", num_labels=1)
+    assert stated_length(RerankTask(name="rerank"), embedder) is None
+    assert stated_length(ContrastiveTask(name="embed"), embedder) == 40
