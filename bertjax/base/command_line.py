@@ -171,8 +171,12 @@ def parse_boxes(
     detail = _detail(argv)
     argv = ["--help"] if detail else argv
     types = {name: kind for box in boxes for name, kind in _flag_types(box)}
-    argv = _with_values(argv, types)
-    if unknown := [*_unknown_flags(argv, types, hint)]:
+    booleans = {name for name, kind in types.items() if bool in (kind, *get_args(kind))}
+    argv = _with_values(argv, booleans)
+    if booleans:
+        intro, gap, more = description.partition("\n")
+        description = f"{intro} --no_FLAG sets a BOOL to False.{gap}{more}"
+    if unknown := [*_unknown_flags(argv, types, booleans, hint)]:
         lines = [
             f"bertjax {command} has no flag {flag}. {about}".rstrip() for flag, about in unknown
         ]
@@ -362,7 +366,10 @@ def _flag_types(box: Box) -> Iterator[tuple[str, Any]]:
 
 
 def _unknown_flags(
-    argv: Sequence[str], known: Collection[str], hint: Callable[[str], str]
+    argv: Sequence[str],
+    known: Collection[str],
+    booleans: Collection[str],
+    hint: Callable[[str], str],
 ) -> Iterator[tuple[str, str]]:
     """Yields (a flag in `argv` that is unknown, what is said about it)."""
     for word in argv:
@@ -381,12 +388,16 @@ def _unknown_flags(
         elif nested:
             yield flag, f"Did you mean {' or '.join(nested)}?"
         else:
-            yield flag, did_you_mean(f"--{name}", [f"--{n}" for n in sorted(known)])
+            similar = {*known}
+            if name.startswith("no_"):  # `--strip_accents` would reverse `--no_strip_accent`
+                similar -= {*booleans}
+                similar |= {f"no_{n}" for n in booleans}
+            yield flag, did_you_mean(f"--{name}", [f"--{n}" for n in sorted(similar)])
 
 
-def _with_values(argv: Sequence[str], types: Mapping[str, Any]) -> list[str]:
+def _with_values(argv: Sequence[str], flags: Collection[str]) -> list[str]:
     """Returns `argv` with every boolean flag rewritten as `--flag=True` or `--flag=False`."""
-    booleans = {n.rpartition(".")[2] for n, t in types.items() if bool in (t, *get_args(t))}
+    booleans = {flag.rpartition(".")[2] for flag in flags}
     words: list[str] = []
     waiting = None  # the boolean flag that the next word may be the value of
     for word in [*argv, "--"]:

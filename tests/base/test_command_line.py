@@ -28,6 +28,7 @@ from bertjax import (
     pretrain,
     score,
     search,
+    train_tokenizer,
 )
 from bertjax.__main__ import COMMANDS, main
 from bertjax.base import signals
@@ -402,6 +403,11 @@ def test_another_broken_pipe_than_standard_output_is_an_error():
             "--task=embed --teacher.model=t",
             "--teacher.model belongs to --task=cola",
         ),
+        (
+            train_tokenizer.parse,
+            "--input a --no_strip_accent --output b",
+            "has no flag --no_strip_accent. Did you mean '--no_strip_accents'?",
+        ),
         (finetune.parse, "--task=rte --rank=8", "Did you mean --lora.rank?"),
         (pretrain.parse, "--lr 1e-4", "Did you mean --optimizer.learning_rate?"),
         (pretrain.parse, "--optimizer.lr=1e-4", "Did you mean '--optimizer.learning_rate'?"),
@@ -418,6 +424,12 @@ def test_an_unknown_flag_gets_the_nearest_name_and_its_value_is_not_listed(
         parse(words.split())
     lines = capsys.readouterr().err.splitlines()
     assert message in lines[0] and len(lines) == 2 and lines[1].endswith("--help")
+
+
+def test_help_says_how_a_boolean_is_set_to_false(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        train_tokenizer.parse(["--help"])
+    assert "--no_FLAG sets a BOOL to False" in capsys.readouterr().out
 
 
 def test_several_texts_are_refused_with_the_way_to_predict_them(capsys):
