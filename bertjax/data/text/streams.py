@@ -611,7 +611,9 @@ def _decoded_blocks(
             bad = error.object[error.start]
             place = offset - len(pending) + error.start
             is_cut = error.reason == "unexpected end of data"  # at most a character is wrong
-            remedy = "" if is_cut else _remedy(error.object)
+            remedy = ""
+            if not is_cut:
+                remedy = _remedy(error.object)
             raise ValueError(
                 f"{name} is not {encoding.upper()}: byte 0x{bad:02x} at offset {place:,} "
                 f"({error.reason}). "
@@ -642,12 +644,25 @@ def _decoded_blocks(
 _NOT_ASCII = re.compile(r"\S{0,6}[^\x00-\x7f]\S{0,11}")
 
 
+# Encodings of text, which has been found not to be UTF-8 and has no zeros as UTF-16 has.
+_NOT_GUESSED = ["utf_7", "utf_8", "utf_16", "utf_16_be", "utf_16_le", "utf_32"]
+
+
 def _remedy(block: bytes) -> str:
-    """Says in which encodings `block` may be; "" if most of it is UTF-8 or none is likely."""
+    if likely := likely_encodings(block):
+        return f"Its encoding is probably {likely}: pass --encoding with the right one. "
+    return ""
+
+
+def likely_encodings(block: bytes) -> str:
+    """Returns "cp1258 ('bất') or ...": encodings in which `block` may be, each with a word of it.
+
+    If most of `block` is UTF-8 or no encoding is likely, this is "".
+    """
     text = block.decode("utf-8", "replace")
     bad = text.count("\ufffd")
     not_ascii = len(text) - len(text.encode("ascii", "ignore"))
-    if not_ascii > 2 * bad:
+    if bad == 0 or not_ascii > 2 * bad:
         return ""
     from charset_normalizer import from_bytes
 
@@ -656,13 +671,11 @@ def _remedy(block: bytes) -> str:
     if end < 0:
         end = SAMPLED_BYTES
     likely = []
-    for match in itertools.islice(from_bytes(lines[:end]), 3):
+    for match in itertools.islice(from_bytes(lines[:end], cp_exclusion=_NOT_GUESSED), 3):
         usual = match.encoding
         if "cp1252" in match.could_be_from_charset:
             usual = "cp1252"
         example = _NOT_ASCII.search(str(match))
         word = brief(example[0]) if example else ""
         likely.append(f"{usual} ({word!r})")
-    if not likely:
-        return ""
-    return f"Its encoding is probably {' or '.join(likely)}: pass --encoding with the right one. "
+    return " or ".join(likely)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
 from bertjax.base.files import brief, did_you_mean, read_json_or_empty
-from bertjax.data.text.streams import decompressed
+from bertjax.data.text.streams import BLOCK_BYTES, decompressed, likely_encodings
 from bertjax.data.text.tables import ARROW_SUFFIX
 
 # Maximum length of a field and of a line, in characters: a longer field has an unclosed quote. The
@@ -148,19 +148,21 @@ def row_name(path: Path | str, row: int) -> str:
     return f"{path}, row {row}"
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, *, has_header: bool = False) -> Iterator[tuple[int, str]]:
     """Yields (row number, line without line end) for each line; skips a byte order mark.
+
+    `has_header` says whether errors call the first line the header.
 
     Raises:
         ValueError: a line is not UTF-8, or is longer than `MAX_LINE` characters.
     """
     with open_text(path, newline=None) as file:
         for number, line in enumerate(bounded_lines(file, path), start=1):
-            check_utf8(line, path, number)
+            check_utf8(line, path, number, is_header=has_header and number == 1)
             yield number, line.removesuffix("\n")
 
 
-def check_utf8(text: str, path: Path | str, row: int) -> None:
+def check_utf8(text: str, path: Path, row: int, *, is_header: bool = False) -> None:
     """Raises ValueError, naming row and byte, for a lone surrogate (a byte that is not UTF-8)."""
     if text.isascii():
         return
@@ -168,7 +170,7 @@ def check_utf8(text: str, path: Path | str, row: int) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         code = ord(text[error.start])
-        where = row_name(path, row)
+        where = f"{path}, the header" if is_header else row_name(path, row)
         if not 0xDC80 <= code <= 0xDCFF:
             before = ascii(text[max(0, error.start - 20) : error.end])
             raise ValueError(
@@ -177,9 +179,24 @@ def check_utf8(text: str, path: Path | str, row: int) -> None:
             ) from error
         raise ValueError(
             f"{where} is not UTF-8: byte 0x{code - 0xDC00:02x} at character {error.start + 1}. "
-            "Save the file as UTF-8, or convert it, from a Windows program of Western Europe or "
-            "America with iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW_FILE."
+            f"{_guesses(path)}Save the file as UTF-8, or convert it with iconv -f ENCODING -t "
+            "UTF-8 FILE > NEW_FILE."
         ) from error
+
+
+def _guesses(path: Path) -> str:
+    """Says in which encodings a file may be, by its first block that is not ASCII."""
+    if not path.is_file():  # rows of Python
+        return ""
+    with open(path, "rb") as file:
+        stream = decompressed(str(path), file)
+        block = stream.read(BLOCK_BYTES)
+        while block.isascii() and block:
+            block = stream.read(BLOCK_BYTES)
+    likely = likely_encodings(block)
+    if not likely:
+        return ""
+    return f"Its encoding is probably {likely}: the one whose word is right. "
 
 
 def bounded_lines(file: TextIO, path: Path) -> Iterator[str]:

@@ -66,12 +66,12 @@ def read_number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
+def read_tsv(path: Path, *, has_header: bool = False) -> Iterator[tuple[int, list[str]]]:
     """Yields (row number, fields) for each non-blank line of TSV, where quotes are ordinary text.
 
-    Raises ValueError as `read_lines` does.
+    `has_header` and errors are those of `read_lines`.
     """
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, has_header=has_header):
         if line.strip():
             yield number, line.split("\t")
 
@@ -92,6 +92,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         lines = bounded_lines(file, path)
         start = list(itertools.islice(lines, _FIRST_LINES))
         number = 0
+        is_header = True  # of the next row that is not blank
         if start and (separator := _SEPARATOR_LINE.fullmatch(start[0])):
             delimiter = separator[1]
             del start[0]
@@ -106,8 +107,9 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
             for fields in rows:
                 number += 1
                 for field in fields:
-                    check_utf8(field, path, number)
+                    check_utf8(field, path, number, is_header=is_header)
                 if any(field.strip() for field in fields):
+                    is_header = False
                     yield number, fields
         except csv.Error as error:
             raise ValueError(
@@ -206,12 +208,12 @@ class Table:
 
     def _is_quoted(self) -> bool:
         """Returns whether a TSV file has quotes as CSV does, as pandas and R write it."""
-        _, names = next(read_tsv(self.path), (1, []))
+        _, names = next(read_tsv(self.path, has_header=True), (1, []))
         return bool(names) and all(map(CSV_QUOTED.fullmatch, names))
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         if self.is_tsv:
-            return read_tsv(self.path)
+            return read_tsv(self.path, has_header=True)
         return read_csv(self.path)
 
     def _find_columns(self) -> tuple[int, tuple[str, ...]]:

@@ -264,6 +264,41 @@ def test_csv_that_cannot_be_read_is_refused_with_row_and_remedy(tmp_path, what):
         read(tmp_path / "a.csv")
 
 
+OTHER_ENCODINGS = {
+    # In cp1258, tones are marks after the letters.
+    "cp1258": "Không thê\u0309 mơ\u0309 tâ\u0323p tin, ba\u0323n ha\u0303y thư\u0309",
+    "cp1251": "Все счастливые семьи похожи друг на друга",
+    "cp1252": "Für die Bücher müssen wir schließlich bezahlen",
+}
+
+
+@pytest.mark.parametrize("encoding", OTHER_ENCODINGS)
+@pytest.mark.parametrize(
+    ("name", "header", "row"),
+    [
+        ("a.csv", "text,label\n", '"{}",x\n'),
+        ("a.tsv", "text\tlabel\n", "{}\tx\n"),
+        ("a.jsonl", "", '{{"text": "{}", "label": "x"}}\n'),
+    ],
+)
+def test_a_table_in_another_encoding_is_refused_with_its_encoding_and_a_word(
+    tmp_path, encoding, name, header, row
+):
+    text = OTHER_ENCODINGS[encoding]
+    (tmp_path / name).write_bytes((header + 20 * row.format(text)).encode(encoding))
+    says = rf"not UTF-8.*Its encoding is probably .*{encoding} \([^ ]*{text[:3]}.*iconv -f ENCODING"
+    with pytest.raises(ValueError, match=says):
+        read(tmp_path / name)
+
+
+@pytest.mark.parametrize(("suffix", "sign"), [(".csv", ","), (".tsv", "\t")])
+def test_bytes_of_the_header_that_are_not_utf8_are_of_the_header(tmp_path, suffix, sign):
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(f"câu{sign}nhãn\na{sign}x\n".encode("cp1252"))
+    with pytest.raises(ValueError, match=f"a{suffix}, the header is not UTF-8: byte 0xe2"):
+        read(path)
+
+
 def test_lists_in_texts_are_refused_with_a_separator_as_well(tmp_path):
     (tmp_path / "a.csv").write_text("text,label\na,\"['x', 'y']\"\n")
     with pytest.raises(ValueError, match="row 2: .* is a list that was written"):
