@@ -7,7 +7,7 @@ import difflib
 import itertools
 import re
 import unicodedata
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -165,15 +165,17 @@ def _misspelt(labels: Sequence[str], counts: np.ndarray) -> list[str]:
 
 
 # Words of names of columns that say whom or what a row belongs to, in ten languages, without
-# accents, and words that may follow them.
+# accents, what they end in as parts of a compound, and words that may follow them.
 OWNERS = frozenset(
     # English
     "patient patients subject subjects participant person user author writer document doc docs "
     "case session speaker family household site hospital clinic centre center customer client "
     "student thread conversation dialogue dialog visit encounter admission donor animal specimen "
+    "pat pid mrn subj usubj "
     # German, French
     "patientin proband probandin nutzer benutzer autor autorin verfasser dokument akte fall "
-    "sitzung sprecher sprecherin familie klinik krankenhaus kunde schuler "
+    "sitzung sprecher sprecherin familie klinik krankenhaus kunde schuler klient teilnehmer "
+    "bewohner versuchsperson vp aktenzeichen "
     "patiente sujet utilisateur auteur autrice dossier cas seance locuteur famille hopital "
     # Spanish, Italian, Portuguese
     "paciente sujeto usuario autora documento caso sesion hablante familia sitio cliente "
@@ -187,10 +189,19 @@ OWNERS = frozenset(
     "пациент субъект пользователь автор документ случаи сессия сеанс спикер семья больница "
     "患者 病人 用户 作者 文档 病例 会话 说话人 家庭 医院".split()
 )
-_NUMBERS = frozenset("id ids uid no nr num number key code hash index idx name".split())
-# How much of the label a column without such a name must explain, with how many rows per value.
+_NUMBERS = frozenset(
+    "id ids uid no nr num number nummer numero numer key code hash index idx name kennung "
+    "kurzel".split()
+)
+# In one word, as in Patientennummer and userid.
+_OWNER = re.compile(f"({'|'.join(OWNERS)})(n|en|innen)?({'|'.join(_NUMBERS)})?")
+# How much of the label a column without such a name must explain, and by how many standard
+# deviations more than the same values in random orders.
 DEPENDENT = 0.3
-ROWS_PER_VALUE = 5
+DEVIATIONS = 4
+RANDOM_ORDERS = 20
+# The smallest share of rows whose value another row has already.
+REPEATED = 0.1
 # The rows of a split whose columns are compared.
 ROWS_COMPARED = 100_000
 
@@ -203,62 +214,74 @@ def names_owner(column: str) -> bool:
     words = [word.lower() for word in words]
     while len(words) > 1 and words[-1] in _NUMBERS:
         words.pop()
-    return bool(words) and words[-1] in OWNERS
+    return bool(words) and _OWNER.fullmatch(words[-1]) is not None
 
 
 def shared_values(data: Dataset, by: By, ignored: Collection[str]) -> str:
-    """Returns a warning if values of a column that is not used are in both train and dev, or "".
+    """Returns a warning if values of a column that is not used are in train and elsewhere, or "".
 
     Values of such a column repeat, and its name says that its rows belong together, or the label
     depends on it, so that rows of one value tell the label of the others.
     """
-    if "dev" not in data.splits:
-        return ""
     skipped = data.read_columns.union(ignored)
-    columns: dict[str, list[int]] = defaultdict(list)  # hashes of the values, which may be long
-    labels: list[Hashable] = []
-    trained = 0
-    for split in ("train", "dev"):
-        trained = len(labels)
+    columns: dict[str, dict[str, list[int]]] = {}  # {column: {split: hashes of long values}}
+    labels: list[Hashable] = []  # of train
+    for split in data.splits:
         for example in itertools.islice(data.examples(split), ROWS_COMPARED):
-            labels.append(by.key(example))
+            if split == "train":
+                labels.append(by.key(example))
             for name in example.row.keys() - skipped:
                 value = example.row[name]
                 if not isinstance(value, list | dict):
-                    columns[name].append(hash(str(value)))
+                    hashes = columns.setdefault(name, {}).setdefault(split, [])
+                    hashes.append(hash(str(value)))
     found = []
     for name, hashes in columns.items():
-        if len(hashes) < len(labels):
+        trained = np.array(hashes.pop("train", ()), np.int64)
+        if len(trained) < len(labels):
             continue  # rows of JSON may lack a column
-        values, ids = np.unique(np.array(hashes, np.int64), return_inverse=True)
+        values, ids = np.unique(trained, return_inverse=True)
         size = len(values)
-        both = len(np.intersect1d(ids[:trained], ids[trained:]))
-        if both and 1 < size < len(ids) / 2:
+        is_elsewhere = np.zeros(size, bool)
+        splits = []
+        for split, of_split in hashes.items():
+            is_shared = np.isin(values, of_split)
+            is_elsewhere |= is_shared
+            if is_shared.any():
+                splits.append(split)
+        if splits and 1 < size < (1 - REPEATED) * len(ids):
             is_owner = names_owner(name)
             if is_owner or _is_told(labels, ids, size, by):
-                found.append((is_owner, size, both, name))
+                count = np.count_nonzero(is_elsewhere)
+                found.append((is_owner, size, count, name, " or ".join(splits)))
     if not found:
         return ""
     found.sort(reverse=True)
-    shown = [f"{both:,} of {size:,} values of {name}" for _, size, both, name in found]
-    first = found[0][-1]
+    shown = []
+    for _, size, count, name, others in found:
+        shown.append(f"{count:,} of {size:,} values of {name} are in train and {others}")
+    first = found[0][3]
     return (
-        f"warning: {' and '.join(shown)} are in train and dev; give --group_column {first} "
-        "to keep the rows of a value in one split, or --ignore_columns if they tell nothing about "
-        "each other."
+        f"warning: {', '.join(shown)}; give --group_column {first} to keep the rows of a value in "
+        "one split, or --ignore_columns if they tell nothing about each other."
     )
 
 
-def _is_told(labels: Sequence[Any], values: np.ndarray, size: int, by: By) -> bool:
+def _is_told(labels: Any, values: np.ndarray, size: int, by: By) -> bool:
     """Returns whether labels depend on `values`, int [N], of which there are `size`."""
-    if ROWS_PER_VALUE * size > len(values):
-        return False
+    measure: Any = cramers_v
     if by.keys == "target":
-        return variance_explained(values, np.array(labels, np.float64)) > DEPENDENT
+        measure = variance_explained
+        labels = np.array(labels, np.float64)
     # A column with no more values than there are classes is another name of the classes.
-    if by.keys not in ("class", "labels") or size <= len({*labels}):
+    elif by.keys not in ("class", "labels") or size <= len({*labels}):
         return False
-    return cramers_v(values, labels) > DEPENDENT
+    dependence = measure(values, labels)
+    if dependence <= DEPENDENT:
+        return False
+    rng = np.random.default_rng(0)
+    by_chance = [measure(rng.permutation(values), labels) for _ in range(RANDOM_ORDERS)]
+    return bool(dependence > np.mean(by_chance) + DEVIATIONS * np.std(by_chance))
 
 
 def variance_explained(groups: np.ndarray, values: np.ndarray) -> float:

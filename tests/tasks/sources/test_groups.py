@@ -346,6 +346,58 @@ def test_a_column_is_named_if_the_label_depends_on_it_or_its_name_says_so(
     assert ("--group_column" in capsys.readouterr().out) == named
 
 
+def visits(patients=80, each=3, seed=1, own=0.9):
+    """Returns a physician's table: a patient has one diagnosis, in most of a few rows."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for row in notes(patients, each, seed):
+        diagnosis = row["label"]
+        if rng.random() > own:
+            diagnosis = "ab"[int(rng.integers(2))]
+        day = f"2024-{rng.integers(1, 13):02}-{rng.integers(1, 29):02}"
+        station = f"Innere {rng.integers(1, 4)}"
+        described = {"Datum": day, "Station": station, "Nr": f"N{len(rows)}"}
+        rows.append({"code": row["patient"], **described, "text": row["text"], "label": diagnosis})
+    return rows
+
+
+def test_a_column_of_small_groups_is_named_if_their_labels_agree_more_than_by_chance(
+    tmp_path, capsys
+):
+    path = write(tmp_path / "a.csv", visits())
+    make_task("classify", ClassifyOptions(train=path))
+    said = capsys.readouterr().out
+    assert "of 80 values of code are in train and dev; give --group_column code" in said
+    assert "of Datum" not in said and "of Station" not in said and "of Nr" not in said
+
+
+def test_columns_that_tell_nothing_are_not_named_in_40_random_tables(tmp_path, capsys):
+    for seed in range(40):
+        rows = visits(patients=20 + 4 * seed, each=2 + seed % 4, seed=seed, own=0)
+        make_task("classify", ClassifyOptions(train=write(tmp_path / "a.csv", rows)))
+        assert "--group_column" not in capsys.readouterr().out, seed
+
+
+@pytest.mark.parametrize("name", ["Patienten-ID", "code"])
+def test_patients_of_a_test_file_who_are_in_the_training_file_are_named(name, tmp_path, capsys):
+    rows = []
+    for row in visits():
+        rows.append({name: row.pop("code"), **row})
+    files = {
+        "train": write(tmp_path / "train.csv", rows[:160]),
+        "test": write(tmp_path / "test.csv", rows[160:]),
+    }
+    make_task("classify", ClassifyOptions(**files, dev_fraction=0.0))
+    said = capsys.readouterr().out
+    assert f"values of {name} are in train and test; give --group_column {name}" in said
+    make_task("classify", ClassifyOptions(**files, dev=files["test"]))
+    assert f"values of {name} are in train and dev or test;" in capsys.readouterr().out
+    others = [{**row, name: f"other {number}"} for number, row in enumerate(rows[160:])]
+    files["test"] = write(tmp_path / "test.csv", others)
+    make_task("classify", ClassifyOptions(**files, dev_fraction=0.0))
+    assert "--group_column" not in capsys.readouterr().out
+
+
 def test_columns_whose_values_do_not_repeat_or_name_the_classes_are_not_named(tmp_path, capsys):
     rows = [
         {**row, "patient": f"note {number}", "label_text": {"a": "good", "b": "bad"}[row["label"]]}
@@ -358,8 +410,14 @@ def test_columns_whose_values_do_not_repeat_or_name_the_classes_are_not_named(tm
 
 def test_names_of_owners_are_known_in_many_languages_but_not_what_describes_them():
     owners = "patient PatientID user_id Autor Séance hastane_no пациент 患者ID caseNumber"
-    assert all(map(names_owner, owners.split()))
-    assert not any(map(names_owner, "document_type patient_age text caseload label x".split()))
+    in_one_word = "Patienten-ID PatID Patientennummer PID Pat.-Nr. patnr Fallnummer MRN Proband"
+    others = "ProbandenNr USUBJID userid Kundennummer Benutzername Patientenkürzel caseid"
+    for name in f"{owners} {in_one_word} {others}".split():
+        assert names_owner(name), name
+    for (
+        name
+    ) in "document_type patient_age text caseload label x casein cases Datum Station".split():
+        assert not names_owner(name), name
 
 
 def test_independent_variables_are_not_associated_and_dependent_ones_are():
