@@ -549,9 +549,9 @@ HELD_OUT = {
 def make_classification(options: ClassifyOptions, fold: Fold | None) -> Task:
     """Makes the task of the user's texts with one or several classes."""
     data = own_tables(options, label_separator=options.label_separator)
-    data = held_out.divide(data, options, fold, HELD_OUT[data.form.kind])
     if not data.form.names:
         data = without_placeholders(data, options.keep_labels)
+    data = held_out.divide(data, options, fold, HELD_OUT[data.form.kind])
     classes = learn_labels(data, fold)
     if data.form.names:
         if unseen := {*data.form.names}.difference(classes):
@@ -622,6 +622,8 @@ def _scale_of(data: OwnDataset, name: str) -> tuple[float, float]:
     if name:
         what = f"targets of {name}"
     values = [_target(example, name) for example in data.examples("train")]
+    if not values:
+        raise data.no_examples("train")
     targets = np.array([value for value in values if value is not None], np.float64)
     missing = len(values) - len(targets)
     lowest = targets.min(initial=math.inf)

@@ -442,6 +442,13 @@ class Dataset:
                 yield example
         self._refuse(split, problems)
 
+    def numbered_train(self) -> Iterator[tuple[int, Example]]:
+        """Yields (index among the `usable` ones, example) of train, without those left out."""
+        left_out = self.left_out.get("train", {})
+        for index, example in enumerate(self.usable("train")):
+            if example.where not in left_out:
+                yield index, example
+
     def _refuse(self, split: str, problems: Sequence[str]) -> None:
         if problems and self.bad_rows != "skip":
             raise error_of(problems, str(self.path(split)), can_skip=self.can_skip)
@@ -450,9 +457,11 @@ class Dataset:
         """Returns a dataset without the examples at {where: problem}, if `bad_rows` is "skip".
 
         Raises:
-            ValueError: there are `problems`, and `bad_rows` is not "skip".
+            ValueError: there are `problems`, and `bad_rows` is not "skip"; the error also names the
+                rows that could not be read.
         """
-        self._refuse(split, [*problems.values()])
+        if problems:
+            self._refuse(split, [*self.rows[split].problems, *problems.values()])
         return self.leaving_out(split, problems)
 
     def leaving_out(self, split: str, problems: Mapping[str, str]) -> Self:
@@ -481,8 +490,10 @@ class Dataset:
             ValueError: there are fewer different texts than folds, or a fold is empty.
         """
         keys: dict[bytes, Any] = {}  # of the first example with each text
+        indices = []
         digests = []
-        for example in self.usable("train"):
+        for index, example in self.numbered_train():
+            indices.append(index)
             digests.append(text_digest(example))
             keys.setdefault(digests[-1], by.key(example))
         total = len(digests)
@@ -498,7 +509,8 @@ class Dataset:
         else:
             chosen = by.fraction([*keys.values()], fraction)
         texts = {digest for index, digest in enumerate(keys) if index in chosen}
-        held_out = frozenset(i for i, digest in enumerate(digests) if digest in texts)
+        places = zip(indices, digests, strict=True)
+        held_out = frozenset(index for index, digest in places if digest in texts)
         words = by.words
         if copies := total - len(keys):
             words += (
@@ -563,6 +575,16 @@ class Dataset:
             problems = [*rows.problems, *self.left_out.get(split, {}).values()]
             bad += [(split, problem) for problem in problems if problem]
         return bad
+
+    def no_examples(self, split: str) -> ValueError:
+        """Returns the error that no example of a split is left, which names its bad rows."""
+        path = self.path(split)
+        problems = [problem for of, problem in self.all_bad_rows() if of == split]
+        if problems:
+            return ValueError(f"No example is left. {error_of(problems, str(path))}")
+        return ValueError(
+            f"{path}: the {split} split has no examples, only a header or nothing: check the file."
+        )
 
     def write_bad_rows(self, path: Path) -> None:
         """Writes `all_bad_rows` to a file of JSON lines, if there are any."""

@@ -102,7 +102,7 @@ def write_training_data(
     write_shard(path, records())
     task.data.rows["train"].forget()
     if not sizes:
-        raise ValueError("The train split has no examples: check the file.")
+        raise task.data.without("train", problems).no_examples("train")
     return TrainingData(
         path,
         np.array(sizes),
@@ -131,11 +131,11 @@ def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> Task:
             continue
         problems: dict[str, str] = {}
         truncated = TruncatedTexts(task, max_length)
-        if not sum(1 for _ in _features(task, split, tokenizer, truncated, problems)):
-            file = data.path(split)
-            raise ValueError(f"The {split} split has no examples: check the file ({file}).")
-        lengths[split] = truncated.lengths()
+        count = sum(1 for _ in _features(task, split, tokenizer, truncated, problems))
         data = data.without(split, problems)
+        if not count:
+            raise data.no_examples(split)
+        lengths[split] = truncated.lengths()
     return dataclasses.replace(task, source=dataclasses.replace(data, lengths=lengths))
 
 

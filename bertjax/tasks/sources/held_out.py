@@ -13,7 +13,7 @@ import itertools
 import operator
 import warnings
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bertjax.config.task_options import OwnFilesOptions
-from bertjax.tasks.dataset import By, Dataset, Example, Fold, GroupKey, connected, group_keys
+from bertjax.tasks.dataset import By, Dataset, Fold, GroupKey, connected, group_keys
 from bertjax.tasks.sources.advice import shared_values
 from bertjax.tasks.sources.columns import lacks_column
 from bertjax.tasks.sources.leaks import without_leaks
@@ -355,13 +355,6 @@ def _apart(data: DatasetT) -> DatasetT:
     return data
 
 
-def _train_indices(data: Dataset) -> Iterator[tuple[int, Example]]:
-    left_out = data.left_out.get("train", {})
-    for index, example in enumerate(data.usable("train")):
-        if example.where not in left_out:
-            yield index, example
-
-
 def split_by_groups(data: DatasetT, by: By, fraction: float, fold: Fold | None) -> DatasetT:
     """Returns a dataset whose dev split is a fraction, or a fold, of the groups of its train split.
 
@@ -375,7 +368,7 @@ def split_by_groups(data: DatasetT, by: By, fraction: float, fold: Fold | None) 
     indices = []
     keys = []
     labels = []
-    for index, example in _train_indices(data):
+    for index, example in data.numbered_train():
         indices.append(index)
         label = by.key(example)
         labels.append(label)
@@ -482,7 +475,7 @@ def split_by_time(data: DatasetT, column: str, fraction: float, fold: Fold | Non
     indices = []
     places = []
     values = []
-    for index, example in _train_indices(data):
+    for index, example in data.numbered_train():
         indices.append(index)
         places.append(example.where)
         values.append(example.row.get(column))

@@ -693,7 +693,7 @@ def count_choices(data: OwnDataset) -> int:
         if example.choices:
             return len(example.choices)
     if example is None:
-        raise ValueError(f"{data.path(split)} has no examples: check the file.")
+        raise data.no_examples(split)
     return 2
 
 
@@ -725,7 +725,7 @@ def learn_labels(data: Dataset, fold: Fold | None = None) -> tuple[str, ...]:
                 "are texts, name another column with --label_column."
             )
     if example is None:
-        raise ValueError(f"{where}There are no examples, only a header or nothing: check the file.")
+        raise data.no_examples("train")
     if len(seen - {UNLABELLED}) < 2:
         only = "no labels"
         if seen:
@@ -772,11 +772,12 @@ def learn_labels(data: Dataset, fold: Fold | None = None) -> tuple[str, ...]:
 
 def without_placeholders(data: OwnDataset, kept: Sequence[str]) -> OwnDataset:
     """Refuses, or leaves out, the rows whose label marks a missing one, but for those `kept`."""
-    splits = sorted({"train", "dev"} & {*data.splits})
+    splits = sorted({"train", "dev"} & {*data.splits}, reverse=True)
     seen = set()
     for split in splits:
-        for example in data.examples(split):
-            seen.update(_labels(example))
+        for example in data.rows[split]:  # also of bad rows, which one error is to name
+            if not example.problem:
+                seen.update(_labels(example))
     missing = {label for label in seen if label.lower() in PLACEHOLDERS}.difference(kept)
     if "+" in seen:
         missing.discard("-")
@@ -788,7 +789,7 @@ def without_placeholders(data: OwnDataset, kept: Sequence[str]) -> OwnDataset:
         return data
     for split in splits:
         problems = {}
-        for example in data.examples(split):
+        for example in data.rows[split]:
             if found := missing.intersection(_labels(example)):
                 problems[example.where] = (
                     f"{example.where}: the label {min(found)!r} usually marks a missing one: "

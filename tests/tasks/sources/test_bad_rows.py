@@ -1,11 +1,13 @@
 """Rows that cannot be used are refused all at once, left out, or reported one by one."""
 
+import dataclasses
 import json
 
 import pytest
 
 from bertjax.tasks import dataset, make_task
-from bertjax.tasks.classification import ClassifyOptions
+from bertjax.tasks.classification import ClassifyOptions, RegressOptions
+from bertjax.tasks.dataset import Fold
 from bertjax.tasks.question_answering import QaOptions
 from bertjax.tasks.sources.squad import read_questions
 from bertjax.tasks.training_data import check_splits, write_training_data
@@ -32,6 +34,48 @@ def test_all_bad_rows_are_in_one_error(file):
     assert "row 12, 45: the text in 'text' is empty" in text
     assert "row 13: has no label" in text and "row 44: has 3 fields" in text
     assert len(text) - len(str(file)) < 400
+
+
+@pytest.mark.parametrize("fold", [None, Fold(0, 3, 0)])
+def test_missing_labels_and_texts_are_in_one_error_and_left_out_before_the_split(
+    fold, tmp_path, capsys
+):
+    path = tmp_path / "a.csv"
+    rows = [*GOOD[:10], "a,NA", ",yes", "b,", "c,NA", "d,NA", *GOOD[10:], "e,?"]
+    path.write_text("text,label\n" + "\n".join(rows) + "\n")
+    options = ClassifyOptions(train=str(path))
+    with pytest.raises(ValueError, match="6 rows cannot be used.*--skip_bad_rows") as error:
+        make_task("classify", options, fold)
+    text = str(error.value)
+    assert (
+        "row 12, 15, 16: the label 'NA' usually marks" in text and "row 47: the label '?'" in text
+    )
+    assert "row 13: the text in 'text' is empty" in text and "row 14: has no label" in text
+    task = make_task("classify", dataclasses.replace(options, skip_bad_rows=True), fold)
+    assert "of the 40 examples in a.csv are not trained on" in capsys.readouterr().out
+    assert [split for split, _ in task.data.all_bad_rows()] == ["train"] * 6
+    texts = [x.text for split in ("train", "dev") for x in task.data.examples(split)]
+    assert sorted(texts) == sorted(f"text {i}" for i in range(40))
+    # Predictions are matched with the rows of the file by these indices.
+    usable = [*task.data.usable("train")]
+    held_out = [usable[index].text for index in task.data.held_out_indices()]
+    assert held_out == [x.text for x in task.data.examples("dev")]
+
+
+@pytest.mark.parametrize("kind", ["classify", "regress"])
+def test_if_all_rows_are_bad_the_error_says_why(kind, tmp_path):
+    path = tmp_path / "a.csv"
+    labels = {"classify": "ab", "regress": "12"}[kind]
+    rows = [f"text {i},{labels[i % 2]},06.06.202{i % 5}" for i in range(30)]
+    path.write_text("text,label,Datum\n" + "\n".join(rows) + "\n")
+    made = {"classify": ClassifyOptions, "regress": RegressOptions}[kind]
+    options = made(train=str(path), time_column="Datum", skip_bad_rows=True)
+    message = 'No example is left.*30 rows(.|\n)*"06.06.2020", which is no date of ISO 8601'
+    with pytest.raises(ValueError, match=message):
+        make_task(kind, options)
+    path.write_text("text,label\n" + "".join(f",{label}\n" for label in labels))
+    with pytest.raises(ValueError, match="No example is left(.|\n)*the text in 'text' is empty"):
+        make_task(kind, made(train=str(path), skip_bad_rows=True))
 
 
 def test_problems_that_differ_in_numbers_are_described_once(tmp_path):

@@ -423,7 +423,7 @@ def test_predictions_have_no_labels_if_the_file_does_not_tell_which_choices_they
 
 def test_a_choice_file_without_examples_is_refused(write):
     source = read_tables("choice", train=write("a.csv", "question,A,B,label\n"))
-    with pytest.raises(ValueError, match="a.csv has no examples"):
+    with pytest.raises(ValueError, match="a.csv: the .* split has no examples"):
         count_choices(source)
 
 
@@ -458,7 +458,7 @@ def test_labels_are_sorted_numbers_as_numbers(write):
     assert labels_of("10", "9", "-1", "9") == ("-1", "9", "10")
     with pytest.raises(ValueError, match="The training data has only the label 'a'"):
         labels_of("a", "a")
-    with pytest.raises(ValueError, match="There are no examples"):
+    with pytest.raises(ValueError, match="the train split has no examples"):
         labels_of()
     with pytest.raises(ValueError, match=r"row 1002: more than 1,000 .*\"1000\".*--task=regress"):
         labels_of(*range(1100))

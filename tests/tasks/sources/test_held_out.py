@@ -120,7 +120,7 @@ def test_questions_about_one_passage_stay_together(tmp_path):
     assert dev[0] not in {e.pair for e in task.source.examples("train")}
 
 
-def test_datasets_never_change_and_the_order_of_steps_does_not_matter(tmp_path):
+def test_datasets_never_change_and_are_split_by_the_rows_that_are_left(tmp_path):
     rows = [f"text {i},{('x', 'y', '1', '1.0')[i % 4]}\n" for i in range(40)]
     (tmp_path / "a.csv").write_text("text,label\n" + "".join(rows))
     data = read_tables("classify", train=tmp_path / "a.csv", bad_rows="skip")
@@ -135,16 +135,19 @@ def test_datasets_never_change_and_the_order_of_steps_does_not_matter(tmp_path):
         return {split: [(e.text, e.label) for e in data.examples(split)] for split in data.splits}
 
     before = read(data)
-    results = []
+    results = {True: [], False: []}  # by whether rows were left out before the split
     for order in itertools.permutations(steps):
         made = data
         for step in order:
             made = steps[step](made)
             made.rows["train"].forget()  # which only frees memory
-        results.append((read(made), made.held_out_indices(), made.all_bad_rows()))
-    assert all(result == results[0] for result in results)
-    examples, held_out, bad = results[0]
-    assert len(held_out) == len(examples["dev"]) == 8 and len(bad) == 2
-    assert {label for _, label in examples["train"]} == {"x", "y", "1"}
-    assert not {"text 0", "text 5"} & {text for text, _ in examples["train"]}
+        result = read(made), made.held_out_indices(), made.all_bad_rows()
+        results[order.index("without") < order.index("split")].append(result)
+    for of_order in results.values():
+        assert all(result == of_order[0] for result in of_order)
+        examples, held_out, bad = of_order[0]
+        assert len(held_out) == len(examples["dev"]) == 8 and len(bad) == 2
+        assert {label for _, label in examples["train"]} == {"x", "y", "1"}
+        assert not {"text 0", "text 5"} & {text for text, _ in examples["train"]}
+    assert not {"text 0", "text 5"} & {text for text, _ in examples["dev"]}
     assert read(data) == before and data.splits == ("train",)
