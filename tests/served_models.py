@@ -1,9 +1,14 @@
 """Small models of every kind that is served."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import bertjax
+from bertjax.inference import predictor
 from bertjax.weights import load_model, save_hf
 from bertjax.weights.sentence_transformers import Read
 from bertjax.weights.sparse_modules import NO_FILES, SparseModules, sparse_files
@@ -11,7 +16,16 @@ from bertjax.weights.sparse_modules import NO_FILES, SparseModules, sparse_files
 PROMPTS = {"query": "abc de: ", "document": "", "other": "fgh: "}
 
 
-def write_models(folder: Path, one_layer: Path) -> dict[str, Path]:
+@contextlib.contextmanager
+def few_shapes() -> Iterator[None]:
+    """Half of the usual shapes of batches, as a server compiles all of them when it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(predictor, "SMALLEST_ROW", 32)
+        patch.setattr(predictor, "TOKENS_ON_CPU", 256)
+        yield
+
+
+def write_models(folder: Path, one_layer: Path | str) -> dict[str, Path]:
     """Writes models with the encoder of `one_layer`; returns {kind: directory}."""
     directories = {name: folder / name for name in ("dense", "sparse", "tokens", "rank", "class")}
     bertjax.load_pretrained(one_layer, head=None).save(directories["dense"])

@@ -27,7 +27,12 @@ def run(*argv) -> int:
 
 
 # Without modules.json, the files of late interaction are those of an encoder.
-@pytest.mark.parametrize("head", [head for head in BERT_HEADS if head != "late_interaction"])
+OF_CONFIG = [head for head in BERT_HEADS if head != "late_interaction"]
+
+
+@pytest.mark.parametrize(
+    "head", others_weekly(OF_CONFIG, "pretraining", "token_classification", "sparse")
+)
 def test_a_model_comes_back_bit_for_bit(head, tmp_path, tiny_config, tokenizer, written):
     source = written(tmp_path / "a", tiny_config, head, tokenizer)
     assert run(source, tmp_path / "b") == 0
@@ -36,8 +41,8 @@ def test_a_model_comes_back_bit_for_bit(head, tmp_path, tiny_config, tokenizer, 
 
 
 OF_OTHERS = ("modernbert", "xlm-roberta", "camembert", "data2vec-text", "ernie")
-# The layers of other heads have the same names in all families, but for ELECTRA's choices.
-OWN_NAMES = ("pretraining", "masked_lm", "sequence_classification", "rtd")
+# The layers of other heads have the same names in all families.
+OWN_NAMES = (("bert", "pretraining"), ("electra", "multiple_choice"), ("electra", "rtd"))
 
 
 @pytest.mark.parity
@@ -49,10 +54,12 @@ OWN_NAMES = ("pretraining", "masked_lm", "sequence_classification", "rtd")
         pytest.param(
             *(name, head),
             marks=[]
-            if name == "bert"
+            if (name, head) in OWN_NAMES
             or (head == "masked_lm" and name not in NEWER_FAMILIES)
-            or (head in OWN_NAMES and name not in (*OF_OTHERS, *NEWER_FAMILIES))
-            or (name, head) == ("electra", "multiple_choice")
+            or (
+                head == "sequence_classification"
+                and name not in ("bert", *OF_OTHERS, *NEWER_FAMILIES)
+            )
             else WEEKLY,
         )
         for name in FAMILIES
@@ -139,9 +146,9 @@ def test_verify_prints_small_differences(head, tmp_path, tiny_config, tokenizer,
     assert ("pooler_output: largest" in out) == HEADS[head](tiny_config).needs_pooler
 
 
-VERIFIED = dict.fromkeys(("deberta-v2", "modernbert"), ())
+VERIFIED = dict.fromkeys(("deberta-v2",), ())
 VERIFIED |= dict.fromkeys(
-    ("roberta", "albert", "electra", "esm", "esmc", "eurobert"), pytest.mark.slow
+    ("modernbert", "roberta", "albert", "electra", "esm", "esmc", "eurobert"), pytest.mark.slow
 )
 
 

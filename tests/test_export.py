@@ -39,6 +39,7 @@ from bertjax.weights import load_model
 from bertjax.weights.hf import check_files
 from tests.cases import WEEKLY, others_weekly
 from tests.conftest import write_lines
+from tests.served_models import write_models
 
 TEXTS = ["Who left?", "Anna has gone to the station, and nobody knows when she will return.", "No."]
 onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
@@ -87,10 +88,17 @@ def trained(tmp_path_factory):
             max_steps=1,
             max_length=32,
             batch_size=6,
+            unroll=1,
         )
         return folder / task / "model"
 
     return make
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory):
+    """{kind: the directory of a model with the encoder `bertjax:tiny`}"""
+    return write_models(tmp_path_factory.mktemp("untrained"), "bertjax:tiny")
 
 
 @pytest.fixture
@@ -144,6 +152,7 @@ def test_the_directory_is_the_models_with_the_file_where_others_look(trained, tm
     exported(source, output)  # replaces what it wrote
 
 
+@pytest.mark.slow
 def test_sentence_transformers_finds_the_file(trained, tmp_path):
     """Its ONNX backend needs optimum, which reads the first output as the hidden states."""
     pytest.importorskip("sentence_transformers")
@@ -156,6 +165,7 @@ def test_sentence_transformers_finds_the_file(trained, tmp_path):
     assert names == ["token_embeddings", "sentence_embedding"]
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_exports_a_model(tmp_path):
     words = [sys.executable, "-m", "bertjax", "export", "bertjax:tiny", "--to", "onnx"]
     done = subprocess.run([*words, "--output", tmp_path / "out"], capture_output=True, text=True)
@@ -164,43 +174,32 @@ def test_a_process_of_its_own_exports_a_model(tmp_path):
     assert (tmp_path / "out" / "onnx" / "model.onnx").is_file()
 
 
-def test_what_is_not_in_the_file_of_a_sparse_encoder_is_said(tmp_path, capsys):
-    bertjax.finetune(
-        task="sparse",
-        train=PAIRS,
-        dev_fraction=0.0,
-        init="bertjax:tiny",
-        workdir=str(tmp_path / "run"),
-        max_steps=1,
-        max_length=32,
-        queries="static",
-    )
-    source = tmp_path / "run" / "model"
-    described = source / "config_sentence_transformers.json"
-    settings = json.loads(described.read_text()) | {"max_active_dims": 5}
-    described.write_text(json.dumps(settings))
-    (source / "checksums.json").unlink()
-    exported(source, tmp_path / "out")
+def test_what_is_not_in_the_file_of_a_sparse_encoder_is_said(untrained, tmp_path, capsys):
+    exported(untrained["sparse"], tmp_path / "out")
     said = capsys.readouterr().out
-    assert "keep the 5 highest (max_active_dims)" in said
+    assert "keep the 30 highest (max_active_dims)" in said
     assert "The file encodes documents." in said
 
 
-@pytest.mark.parametrize("task", ["sparse", pytest.param("colbert", marks=WEEKLY)])
-def test_other_encoders_are_exported_as_they_embed(task, trained, tmp_path):
-    source = trained(task)
+@pytest.mark.parametrize("kind", others_weekly(["sparse", "tokens"], "sparse"))
+def test_other_encoders_are_exported_as_they_embed(kind, untrained, tmp_path):
+    source = untrained[kind]
     session = exported(source, tmp_path / "out")
     bert = bertjax.load_pretrained(source)
     outputs = [x.name for x in session.get_outputs()]
-    if task == "sparse":
+    if kind == "sparse":
         assert outputs == ["sentence_embedding"]
         (weights,) = session.run(None, encoded(bert, TEXTS, session))
-        np.testing.assert_allclose(weights, bert.embed(TEXTS).toarray(), atol=1e-4)
+        expected = bert.embed(TEXTS).toarray()
+        is_kept = expected > 0  # the highest, which the file does not choose
+        assert is_kept.any(axis=1).all()
+        np.testing.assert_allclose(weights[is_kept], expected[is_kept], atol=1e-4)
     else:
         assert outputs == ["token_vectors", "is_scored"]
         assert "token_type_ids" in [x.name for x in session.get_inputs()]
 
 
+@pytest.mark.slow
 def test_a_tagger_on_a_frozen_encoder_is_exported_with_its_files(tmp_path):
     bertjax.finetune(
         task="tag",
@@ -210,6 +209,7 @@ def test_a_tagger_on_a_frozen_encoder_is_exported_with_its_files(tmp_path):
         workdir=str(tmp_path / "run"),
         max_steps=1,
         max_length=32,
+        unroll=1,
         tagger=TaggerConfig(layers=(0, -1), join="sum", kind="linear"),
     )
     source = tmp_path / "run" / "model"
@@ -232,10 +232,10 @@ def test_a_tagger_on_a_frozen_encoder_is_exported_with_its_files(tmp_path):
 @pytest.mark.parametrize(
     ("head", "outputs"),
     [
-        ("sequence_classification", ["logits"]),
         ("question_answering", ["start_logits", "end_logits"]),
-        ("masked_lm", ["logits"]),
-        (None, ["last_hidden_state"]),
+        pytest.param("sequence_classification", ["logits"], marks=WEEKLY),
+        pytest.param("masked_lm", ["logits"], marks=WEEKLY),
+        pytest.param(None, ["last_hidden_state"], marks=WEEKLY),
     ],
 )
 def test_the_head_decides_what_the_outputs_are(head, outputs, tmp_path):
@@ -313,7 +313,8 @@ def test_float16_and_int8_are_smaller_and_near_float32(trained, tmp_path, capsys
         assert nearness < cosines.min() and np.abs(vectors - expected).max() > 1e-6
 
 
-@pytest.mark.parametrize("file", ["texts.txt", pytest.param("rows.jsonl", marks=WEEKLY)])
+@pytest.mark.slow
+@pytest.mark.parametrize("file", others_weekly(["texts.txt", "rows.jsonl"], "texts.txt"))
 def test_the_users_texts_calibrate_static_quantization(file, trained, tmp_path, capsys):
     source = trained("sparse" if file == "texts.txt" else "choice")
     path = tmp_path / file
@@ -370,11 +371,11 @@ def test_calibration_reads_the_first_examples_and_needs_some(tmp_path):
 
 
 @pytest.mark.parametrize("is_static", [False, pytest.param(True, marks=WEEKLY)])
-def test_as_many_matrices_stay_in_float32_as_the_loss_asks_for(is_static, tmp_path):
-    exported("bertjax:tiny", tmp_path / "out")
+def test_as_many_matrices_stay_in_float32_as_the_loss_asks_for(is_static, one_layer, tmp_path):
+    exported(one_layer, tmp_path / "out")
     source = tmp_path / "out" / "onnx" / "model.onnx"
     target = tmp_path / "model_quantized.onnx"
-    loaded = load_model("bertjax:tiny", "encoder")
+    loaded = load_model(one_layer, "encoder")
     whole = onnx_export.exported(loaded)
     arrays = sample_arrays(loaded, whole)
 
@@ -399,7 +400,8 @@ def test_as_many_matrices_stay_in_float32_as_the_loss_asks_for(is_static, tmp_pa
     assert loss(target) < 1e-4
 
 
-@pytest.mark.parametrize("runtime", [None, "openvino"])
+@pytest.mark.slow
+@pytest.mark.parametrize("runtime", others_weekly([None, "openvino"], "openvino"))
 def test_a_check_scores_each_file_and_writes_a_table(
     runtime, trained, labelled, tmp_path, capsys, monkeypatch
 ):
@@ -445,7 +447,14 @@ def test_openvino_reports_nothing_to_its_makers(task, trained, labelled, tmp_pat
     assert done.returncode == 0 and "fork" not in done.stderr, done.stderr
 
 
-@pytest.mark.parametrize("task", others_weekly(ROWS, "embed", "tag", "choice"))
+@pytest.mark.parametrize(
+    "task",
+    [
+        "embed",
+        pytest.param("tag", marks=pytest.mark.slow),
+        *others_weekly([x for x in ROWS if x not in ("embed", "tag")]),
+    ],
+)
 def test_scores_of_float32_are_those_of_bertjax(task, trained, labelled, tmp_path):
     check = labelled(task)
     loaded = load_model(str(trained(task)), "auto")
@@ -477,10 +486,10 @@ def test_a_loss_on_a_single_example_counts():
         assert loss_in_percent(variants.__getitem__, reference, file) == loss
 
 
-def test_a_check_without_labels_is_refused(trained, tmp_path):
+def test_a_check_without_labels_is_refused(tmp_path):
     check = write_lines(tmp_path / "texts.jsonl", [{"text": "a"}])
-    source = str(trained("classify"))
-    config = ExportConfig(src=source, output=str(tmp_path / "out"), check=check)
+    head = "sequence_classification"
+    config = ExportConfig(src="bertjax:tiny", output=str(tmp_path / "out"), head=head, check=check)
     with pytest.raises(ValueError, match="no labels"):
         export.run(config)
     assert not (tmp_path / "out").exists()

@@ -421,6 +421,7 @@ def test_scores_on_the_training_file_come_with_a_warning(run, tmp_path, capsys):
     assert not warning("text\nabc de fg\n")  # there is no label
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folds", others_weekly((0, 3), 0))
 def test_only_rows_that_a_model_was_trained_on_count_as_trained_on(
     one_layer, tmp_path, capsys, folds

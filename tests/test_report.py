@@ -489,7 +489,7 @@ SLOW_KIND = WEEKLY
 @pytest.mark.parametrize(
     "kind",
     [
-        "classify",
+        pytest.param("classify", marks=pytest.mark.slow),
         pytest.param("regress", marks=SLOW_KIND),
         pytest.param("multi", marks=SLOW_KIND),
         pytest.param("tag", marks=SLOW_KIND),

@@ -201,6 +201,8 @@ def test_flags_that_make_no_sense_are_refused(run, capsys):
         assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.real
 def test_gold_labels_are_worth_100_on_the_real_dev_sets(run, shared, tmp_path, capsys):
     for version, task in (("1.1", "squad"), ("2.0", "squad2")):

@@ -22,7 +22,8 @@ import bertjax
 from bertjax import serve
 from bertjax.config.serve_config import ServeConfig
 from bertjax.inference.serving.models import load_served
-from tests.served_models import write_models, write_tagger
+from tests.cases import others_weekly
+from tests.served_models import few_shapes, write_models, write_tagger
 from tests.test_readme import ROOT
 
 for package in ("starlette", "uvicorn", "orjson", "pydantic", "prometheus_client"):
@@ -34,6 +35,12 @@ from bertjax.inference.serving.batching import work  # noqa: E402
 from bertjax.inference.serving.endpoints import Models  # noqa: E402
 
 TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_shapes():
+    with few_shapes():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +140,7 @@ def test_the_inference_client_of_hugging_face_gets_what_it_expects(loaded, direc
         assert len(client.text_classification(sentences[0], top_k=1)) == 1
 
 
+@pytest.mark.slow
 def test_the_inference_client_gets_entities(one_layer, sentences, tmp_path):
     from huggingface_hub import InferenceClient
 
@@ -351,6 +359,7 @@ def test_a_body_in_chunks_of_a_byte_leaves_time_for_others(loaded):
         slow.close()
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_take_its_answer_is_cut_off(loaded, sentences):
     with running(loaded.values(), read_timeout=1.0) as (service, port):
         fields = json.dumps({"inputs": sentences[:200] * 5}).encode()
@@ -407,7 +416,7 @@ def test_a_request_that_is_not_computed_in_time_for_the_end_is_refused(loaded):
             fields = json.dumps({"inputs": "a"}).encode()
             connection = raw(port, head(f"content-length: {len(fields)}") + fields)
             _wait(lambda: service.queue._taken)
-            threading.Timer(2, block.set).start()
+            threading.Timer(1.3, block.set).start()
         answer = answer_on(connection)
     assert answer.startswith(b"HTTP/1.1 503") and b"The server stopped before" in answer
 
@@ -510,7 +519,8 @@ class Load(threading.Thread):
                 connection = None
 
 
-@pytest.mark.parametrize("backend", ("jax", "onnx"))
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", others_weekly(("jax", "onnx"), "jax"))
 def test_reload_and_stop_under_load_lose_nothing(directories, sentences, tmp_path, backend):
     if backend == "onnx":
         pytest.importorskip("onnx")

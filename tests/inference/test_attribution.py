@@ -21,7 +21,7 @@ from bertjax.tasks.classification import ClassificationTask
 from bertjax.weights import load_model
 from bertjax.weights.families import architecture
 from bertjax.weights.load import with_tagger
-from tests.cases import WEEKLY
+from tests.cases import WEEKLY, others_weekly
 
 # A family, what its head predicts, and the fields of config.json that say so.
 ONE_NUMBER = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
@@ -33,6 +33,7 @@ KINDS = {
     "score": ("sequence_classification", ONE_NUMBER),
     "tags": ("token_classification", {}),
 }
+KINDS_OF_TEXTS = [kind for kind in KINDS if kind != "tags"]
 COMPARED = [
     ("bert", "classes"),
     ("roberta", "score"),
@@ -159,7 +160,11 @@ def plain_integral(model, feature, weights, baseline_id, points=400):
 
 
 @pytest.mark.parametrize(
-    ("family", "kind"), [("roberta", "classes"), pytest.param("albert", "tags", marks=WEEKLY)]
+    ("family", "kind"),
+    [
+        pytest.param("roberta", "classes", marks=pytest.mark.slow),
+        pytest.param("albert", "tags", marks=WEEKLY),
+    ],
 )
 def test_attributions_equal_a_plain_integral(family, kind, model_of, text_of):
     _, model = model_of(family, kind, initializer_range=0.02)
@@ -216,7 +221,7 @@ def test_attributions_of_a_linear_model_are_exact(steps, tiny_config, tokenizer)
     assert abs(values.sum() - (of_text - of_baseline)) < 1e-4
 
 
-@pytest.mark.parametrize("kind", ["classes", "labels", "number", "numbers", "score", "tags"])
+@pytest.mark.parametrize("kind", others_weekly(KINDS, "classes", "labels", "numbers", "score"))
 def test_values_of_words_add_up_to_the_difference_of_the_outputs(kind, model_of, text_of):
     _, model = model_of(kind=kind, initializer_range=0.02)
     text = text_of(kind)
@@ -231,7 +236,9 @@ def test_values_of_words_add_up_to_the_difference_of_the_outputs(kind, model_of,
             assert abs(total - change - one.completeness_error) < 1e-5
 
 
-@pytest.mark.parametrize("kind", ["classes", "labels", "number", "numbers", "score"])
+@pytest.mark.parametrize(
+    "kind", others_weekly(KINDS_OF_TEXTS, "classes", "labels", "numbers", "score")
+)
 def test_the_output_is_that_of_the_model(kind, model_of, text_of):
     _, model = model_of(kind=kind)
     text = text_of(kind)
@@ -320,6 +327,7 @@ def test_each_tagged_word_has_an_attribution_and_any_word_on_demand(model_of, se
     assert one.target == f"O: {words[1]}" and one.word == 1
 
 
+@pytest.mark.slow
 def test_a_tagger_on_frozen_states_has_attributions(model_of, text_of):
     folder, model = model_of(kind="tags")
     tagger = with_tagger(load_model(folder, "encoder"), TaggerConfig(layers=(-1, 0)), 3)

@@ -16,6 +16,7 @@ from bertjax.inference.predictor import Predictor
 from bertjax.inference.saved_task import with_task
 from bertjax.predict import PredictConfig
 from bertjax.tasks import Example, finetune_config
+from bertjax.tasks.sources.glue import GLUE
 from bertjax.weights import load_model
 
 
@@ -55,6 +56,21 @@ def train(encoder, workdir, **fields):
 @pytest.fixture(scope="module")
 def on_mnli(one_layer, mnli):
     return train(one_layer, mnli.parent / "run", task="mnli", data_dir=str(mnli))
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory, one_layer):
+    """The directory of a classifier for MNLI that has learnt nothing."""
+    folder = tmp_path_factory.mktemp("untrained") / "model"
+    bertjax.load_pretrained(one_layer, "sequence_classification", num_labels=3).save(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = dict(enumerate(GLUE["mnli"].labels))
+    config["label2id"] = {label: index for index, label in enumerate(GLUE["mnli"].labels)}
+    (folder / "config.json").write_text(json.dumps(config))
+    task = {"task": "mnli", "label_kind": "classes", "max_length": 48}
+    (folder / "task.json").write_text(json.dumps(task))
+    (folder / "checksums.json").unlink()
+    return folder
 
 
 @pytest.mark.slow
@@ -122,19 +138,19 @@ def test_a_file_has_the_scores_of_the_run(kind, one_layer, files, tmp_path, caps
         ({"task": "mnli", "max_length": 100}, "reads 5 to 64 tokens"),
     ],
 )
-def test_what_cannot_be_evaluated_is_refused(arguments, message, on_mnli, mnli, tmp_path):
+def test_what_cannot_be_evaluated_is_refused(arguments, message, untrained, mnli, tmp_path):
     for split in ("train", "dev", "test"):  # of RTE
         (tmp_path / f"{split}.tsv").write_text(
             "index\tsentence1\tsentence2\tlabel\n0\tabc\tde\tentailment\n"
         )
     folder = {"mnli": mnli, "rte": tmp_path}.get(arguments.get("task", ""))
     with pytest.raises(ValueError, match=message):
-        bertjax.evaluate(on_mnli.directory, **arguments, data_dir=folder)
+        bertjax.evaluate(untrained, **arguments, data_dir=folder)
 
 
-def test_splits_and_runs_share_one_compiled_program_per_shape(on_mnli):
+def test_splits_and_runs_share_one_compiled_program_per_shape(untrained):
     """Each split and each seed has its own predictor, but not its own programs."""
-    loaded, task, _ = with_task(load_model(str(on_mnli.directory), None))
+    loaded, task, _ = with_task(load_model(str(untrained), None))
     mesh = make_mesh(MeshConfig(data=1), jax.local_devices()[:1])
     params = jax.device_put(loaded.params)
     compilations = []

@@ -13,7 +13,6 @@ from bertjax.inference.indexes import encoder_of
 from bertjax.inference.late_interaction import PartialTokens, TokenFile, TokenIndex, search
 from bertjax.tasks.late_interaction import TokenPooling, maxsim, pool_tokens
 from bertjax.weights.load import load_model
-from tests.rows import short_run
 
 SIZE = 16
 
@@ -120,9 +119,8 @@ def test_factors_that_pool_nothing_are_refused(prompt, factor, message, one_laye
 def test_embed_writes_vectors_with_their_offsets_and_continues(
     one_layer, sentences, tmp_path, monkeypatch, capsys
 ):
-    rows = [{"anchor": s, "positive": s[::-1]} for s in sentences[:20]]
-    config = short_run("colbert", one_layer, rows, tmp_path, vector_size=8, query_length=16)
-    directory = bertjax.finetune(config).directory
+    directory = tmp_path / "model"
+    bertjax.load_pretrained(one_layer, head="late_interaction").save(directory)
     source = tmp_path / "texts.txt"
     source.write_text("\n".join(sentences[:9]) + "\n")
     output = tmp_path / "vectors.npz"

@@ -10,6 +10,7 @@ import pytest
 
 from bertjax.data.batches.batch import Feature
 from bertjax.inference.predictor import (
+    every_shape,
     for_inference,
     in_pieces,
     inference_params,
@@ -19,8 +20,10 @@ from bertjax.inference.predictor import (
     read_behind,
     row_lengths,
     stacked,
+    token_budget,
 )
 from bertjax.model import HEADS
+from tests.cases import others_weekly
 
 
 def features_of(lengths, choices=1):
@@ -132,6 +135,28 @@ def test_pieces_hold_all_rows_in_few_sizes_within_the_budget(length, tokens, dev
         assert all(size * length <= tokens * devices or size == devices for size in pieces)
         sizes |= set(pieces)
     assert len(sizes) <= 5
+
+
+def shapes(lengths: list[int], limit: int) -> set:
+    """The shapes of all arrays of a batch of features of these lengths."""
+    ids = [np.ones(length, np.int32) for length in lengths]
+    features = [Feature(x, (len(x),), (len(x),), None) for x in ids]
+    pieces = packed_pieces(features, limit=limit, pad_token_id=0, layout="fixed")
+    return {tuple(x.shape for x in jax.tree.leaves(piece.batch)) for piece in pieces}
+
+
+@pytest.mark.parametrize("limit", others_weekly((5, 32, 40, 64, 77, 512, 1030), 5, 40, 512))
+def test_rows_need_only_the_shapes_of_the_warm_up(limit):
+    rng = np.random.default_rng(0)
+    known = set()
+    for lengths in every_shape(limit):
+        known |= shapes(lengths, limit)
+    for _ in range(200):
+        longest = rng.integers(2, limit + 1)
+        lengths = rng.integers(2, longest + 1, rng.integers(1, 90)).tolist()
+        while sum(lengths) > token_budget(8, None) and len(lengths) > 1:
+            lengths.pop()
+        assert shapes(lengths, limit) <= known
 
 
 def test_no_rows_have_no_pieces():

@@ -46,10 +46,11 @@ ODD = {
     "eps": {"layer_norm_eps": 1e-5},
     "narrow": {"intermediate_size": 50},
 }
-# Of each family, one head is compared whenever tests run, and test_convert verifies the masked LM
-# of those whose heads differ. Data2Vec computes what RoBERTa does, and ERNIE, but for the types of
-# its tasks, what BERT does.
-RENAMED = ("data2vec-text", "ernie")
+# Of the families that compute something of their own, one head is compared whenever tests run, and
+# test_convert verifies the masked LM of those whose heads differ. DistilBERT and ELECTRA compute a
+# part of what BERT does, Data2Vec what RoBERTa does, and ERNIE, but for the types of its tasks,
+# what BERT does.
+OWN_ENCODERS = ("albert", "deberta-v2", "modernbert", "mpnet", "roberta")
 OLDER = FAMILIES.keys() - NEWER_FAMILIES.keys()
 
 
@@ -106,8 +107,13 @@ def differences(folder, config, head) -> dict[str, float]:
 
 
 # transformers has the logits of which sparse embeddings are made, those of masked_lm.
+COMPARED = [head for head in BERT_HEADS if head != "sparse"]
+
+
 @pytest.mark.parity
-@pytest.mark.parametrize("head", [head for head in BERT_HEADS if head != "sparse"])
+@pytest.mark.parametrize(
+    "head", others_weekly(COMPARED, "pretraining", "question_answering", "multiple_choice")
+)
 def test_every_head_equals_transformers(head, tmp_path, tokenizer, written):
     config = named_config("bert-tiny", vocab_size=500)
     found = differences(written(tmp_path / "m", config, head, tokenizer), config, head)
@@ -123,7 +129,7 @@ def test_every_head_equals_transformers(head, tmp_path, tokenizer, written):
         pytest.param(
             *(name, head),
             marks=()
-            if head == ("masked_lm" if name in RENAMED else "sequence_classification")
+            if (head == "sequence_classification" and name in OWN_ENCODERS)
             or (name, head) == ("electra", "multiple_choice")
             else WEEKLY,
         )
@@ -145,10 +151,7 @@ def test_every_head_of_every_family_equals_transformers(
 @pytest.mark.parity
 @pytest.mark.parametrize(
     "change",
-    [
-        pytest.param(x, marks=WEEKLY if x in ("eps", "narrow", "three token types") else ())
-        for x in ODD
-    ],
+    others_weekly(ODD, "untied"),
 )
 def test_odd_configs_equal_transformers(change, tmp_path, tokenizer, written):
     config = named_config("bert-tiny", vocab_size=500, **ODD[change])
@@ -173,7 +176,7 @@ def test_base_and_large_equal_transformers(size, atol, head, tmp_path, tokenizer
     assert max(found.values()) < atol, found
 
 
-@pytest.mark.parametrize("head", BERT_HEADS)
+@pytest.mark.parametrize("head", others_weekly(BERT_HEADS, "pretraining", "masked_lm", "sparse"))
 def test_saving_what_was_loaded_writes_the_same_file(
     head, tmp_path, tiny_config, tokenizer, written
 ):
@@ -700,7 +703,7 @@ def test_a_loaded_model_does_not_read_its_directory_again(
     assert saved == files
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+@pytest.mark.parametrize("kind", others_weekly(["safetensors", "bin"], "safetensors"))
 def test_masks_are_filled_with_the_head_of_a_directory_that_is_gone(pretraining, sentences, kind):
     if kind == "bin":
         torch = pytest.importorskip("torch")
@@ -965,7 +968,9 @@ def test_a_saved_activation_is_applied_or_refused_by_name(
             assert found["score"] == pytest.approx(model.predict([("ab", "cd")])[0], abs=1e-5)
 
 
-@pytest.mark.parametrize("head", ["masked_lm", "pretraining", "next_sentence"])
+@pytest.mark.parametrize(
+    "head", others_weekly(["masked_lm", "pretraining", "next_sentence"], "masked_lm")
+)
 def test_a_head_of_pretraining_is_named_and_saved(
     tmp_path, one_layer_config, tokenizer, written, head, capsys
 ):
@@ -988,6 +993,7 @@ def test_a_head_of_pretraining_is_named_and_saved(
     assert not any(info.values()), info
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", others_weekly((150, 110), 110))
 def test_a_left_out_head_follows_a_resized_vocabulary(
     tmp_path, one_layer_config, tokenizer, written, size

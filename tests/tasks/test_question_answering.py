@@ -12,6 +12,7 @@ from bertjax.tasks.sources.squad import _read_by_id, read_questions, read_squad
 from bertjax.tasks.task import widest_contexts, windows
 from bertjax.tokenization import load_tokenizer, train_bpe
 from bertjax.tokenization.wordpiece import WordPieceTokenizer
+from tests.cases import WEEKLY
 
 
 def example(text, pair, *answers, **more):
@@ -342,10 +343,10 @@ def test_a_model_that_says_nan_is_answered_without_a_crash(task, tokenizer, long
 @pytest.mark.parametrize(
     ("version", "name"),
     [
-        ("2.0", "bert-base-uncased"),
-        pytest.param("1.1", "bert-base-uncased", marks=pytest.mark.slow),
+        pytest.param("2.0", "bert-base-uncased", marks=pytest.mark.slow),
+        pytest.param("1.1", "bert-base-uncased", marks=WEEKLY),
         pytest.param("1.1", "roberta-base", marks=pytest.mark.slow),
-        pytest.param("2.0", "albert-base-v2", marks=pytest.mark.slow),
+        pytest.param("2.0", "albert-base-v2", marks=WEEKLY),
     ],
 )
 def test_labels_of_real_passages_give_the_answers_back(shared, version, name):

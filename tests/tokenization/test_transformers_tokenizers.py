@@ -12,7 +12,7 @@ from bertjax.tasks.sources.conll import read_conll2003
 from bertjax.tasks.sources.squad import read_squad
 from bertjax.tasks.tagging import TagTask
 from bertjax.tokenization import Tokenizer, UnigramTokenizer, load_tokenizer
-from tests.cases import others_weekly
+from tests.cases import WEEKLY, others_weekly
 
 NUM_LINES = 10_000
 VOCABULARIES = [
@@ -33,8 +33,18 @@ GOLDEN = [
     ("bert", "Xenova/bge-base-zh-v1.5", "bert-base-chinese"),
     ("distilbert", "Xenova/distilbert-base-cased-distilled-squad", "bert-base-cased"),
     ("distilbert", "Xenova/distilbert-base-uncased-finetuned-sst-2-english", "bert-base-uncased"),
-    ("distilbert", "Xenova/distiluse-base-multilingual-cased-v2", "bert-base-multilingual-cased"),
-    ("distilbert", "distilbert/distilbert-base-multilingual-cased", "bert-base-multilingual-cased"),
+    pytest.param(
+        "distilbert",
+        "Xenova/distiluse-base-multilingual-cased-v2",
+        "bert-base-multilingual-cased",
+        marks=WEEKLY,
+    ),
+    pytest.param(
+        "distilbert",
+        "distilbert/distilbert-base-multilingual-cased",
+        "bert-base-multilingual-cased",
+        marks=WEEKLY,
+    ),
     ("roberta", "Xenova/all-distilroberta-v1", "roberta-base"),
 ]
 
@@ -146,7 +156,7 @@ def _check_words(tokenizer, theirs, words):
 
 @pytest.mark.real
 @pytest.mark.parity
-@pytest.mark.parametrize("name", others_weekly(WITH_WORDS, "bert-base-cased", "roberta-base"))
+@pytest.mark.parametrize("name", others_weekly(WITH_WORDS, "roberta-base"))
 def test_words_of_conll_get_the_ids_of_transformers(shared, name):
     transformers = pytest.importorskip("transformers")
     tokenizer = load_tokenizer(shared / "vocab" / name)
@@ -198,7 +208,9 @@ def test_odd_words_get_the_ids_of_transformers_with_a_space_before_each(kinds, t
 
 @pytest.mark.real
 @pytest.mark.parity
-@pytest.mark.parametrize("name", ["roberta-base", "bert-base-uncased"])
+@pytest.mark.parametrize(
+    "name", others_weekly(["roberta-base", "bert-base-uncased"], "roberta-base")
+)
 def test_questions_on_passages_get_ids_and_offsets_of_transformers(shared, name):
     transformers = pytest.importorskip("transformers")
     tokenizer = load_tokenizer(shared / "vocab" / name)

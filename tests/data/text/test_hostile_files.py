@@ -157,6 +157,7 @@ def test_bombs_are_refused_in_little_time_and_memory(tmp_path):
     assert seconds < 20 and peak < 150 << 20
 
 
+@pytest.mark.slow
 def test_nested_bombs_are_refused(tmp_path):
     inner = gzip.compress(bytes(2 * FREE_BYTES).replace(b"\0", b" "))
     assert "bombs" in refusal(tmp_path / "a", bz2.compress(inner))

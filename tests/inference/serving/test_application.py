@@ -7,19 +7,16 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import jax
 import numpy as np
 import pytest
 
 import bertjax
 from bertjax.config.serve_config import ServeConfig
-from bertjax.data.batches.batch import Feature
 from bertjax.inference.embedder import LINE_CHARACTERS
-from bertjax.inference.predictor import every_shape, packed_pieces, token_budget
 from bertjax.inference.serving import models as served
 from bertjax.inference.serving.batching import work
 from bertjax.inference.serving.models import load_served
-from tests.served_models import PROMPTS, write_models, write_tagger
+from tests.served_models import PROMPTS, few_shapes, write_models, write_tagger
 
 for package in ("uvicorn", "orjson", "pydantic", "prometheus_client"):
     pytest.importorskip(package)
@@ -30,6 +27,12 @@ from bertjax.inference.serving.application import Service, make_app  # noqa: E40
 from bertjax.inference.serving.endpoints import ENDPOINTS, Models  # noqa: E402
 
 TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_shapes():
+    with few_shapes():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -609,24 +612,3 @@ def test_models_that_cannot_be_served_are_named(one_layer, tmp_path, tokenizer, 
         load_served("x", str(one_layer), 65)
     with pytest.raises(FileNotFoundError):
         load_served("x", str(tmp_path / "none"), None)
-
-
-def test_rows_need_only_the_shapes_of_the_warm_up():
-
-    def shapes(lengths, limit):
-        ids = [np.ones(length, np.int32) for length in lengths]
-        features = [Feature(x, (len(x),), (len(x),), None) for x in ids]
-        pieces = packed_pieces(features, limit=limit, pad_token_id=0, layout="fixed")
-        return {tuple(x.shape for x in jax.tree.leaves(piece.batch)) for piece in pieces}
-
-    rng = np.random.default_rng(0)
-    for limit in (5, 32, 40, 64, 77, 512, 1030):
-        known = set()
-        for lengths in every_shape(limit):
-            known |= shapes(lengths, limit)
-        for _ in range(200):
-            longest = rng.integers(2, limit + 1)
-            lengths = rng.integers(2, longest + 1, rng.integers(1, 90)).tolist()
-            while sum(lengths) > token_budget(8, None) and len(lengths) > 1:
-                lengths.pop()
-            assert shapes(lengths, limit) <= known

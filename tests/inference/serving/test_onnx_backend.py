@@ -11,8 +11,10 @@ from bertjax import serve
 from bertjax.config.serve_config import ServeConfig
 from bertjax.inference.indexes import encoder_of
 from bertjax.inference.onnx_export import FILES, FOLDER, exported_encoder, write_onnx
+from bertjax.inference.serving import models as served
 from bertjax.inference.serving.models import Limits, Refused, load_served
 from bertjax.weights import load_model
+from tests.cases import others_weekly
 from tests.served_models import write_models, write_tagger
 
 pytest.importorskip("onnx")
@@ -20,6 +22,12 @@ pytest.importorskip("onnxruntime")
 
 TOLERANCE = 1e-5
 CUT = Limits(truncate=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_warm_up(monkeypatch):
+    """Models that jax computes compile what they are asked for, and not all shapes."""
+    monkeypatch.setattr(served, "every_shape", lambda limit: ())
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +92,8 @@ def numbers(answer):
     return np.array(numbers, float)
 
 
-@pytest.mark.parametrize("kind", ASKED)
+# Rankings, below, are those of the others.
+@pytest.mark.parametrize("kind", others_weekly(ASKED, "unpooled", "sparse", "tag"))
 def test_answers_of_onnx_are_those_of_jax_alone_and_in_a_batch(directories, texts, kind):
     if kind not in ("rank", "class", "tag"):
         texts.append("")

@@ -10,6 +10,7 @@ from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.conll import CONLL_LABELS, has_columns, read_conll, read_conll2003
 from bertjax.tasks.tagging import TagOptions, TagTask
 from bertjax.tasks.tags import order_tags, tag_scheme
+from tests.cases import WEEKLY
 from tests.tables import read_tables
 
 IOB1 = """-DOCSTART- -X- O O
@@ -326,7 +327,14 @@ def test_entity_scores_never_vanish_without_a_warning(tmp_path, capsys):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("split, count", [("train", 14041), ("dev", 3250), ("test", 3453)])
+@pytest.mark.parametrize(
+    ("split", "count"),
+    [
+        pytest.param("train", 14041, marks=pytest.mark.slow),
+        ("dev", 3250),
+        pytest.param("test", 3453, marks=WEEKLY),
+    ],
+)
 def test_conll_2003_has_its_sentences_and_tags(shared, split, count):
     examples = list(read_conll2003(shared).examples(split))
     assert len(examples) == count
@@ -335,6 +343,7 @@ def test_conll_2003_has_its_sentences_and_tags(shared, split, count):
     assert all(len(e.words) == len(e.label) for e in examples if isinstance(e.label, tuple))
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_conll_2003_written_in_iob1_reads_the_same(shared, tmp_path):
     expected = [e.label for e in read_conll2003(shared).examples("dev")]

@@ -14,6 +14,7 @@ from bertjax.tasks.sources.advice import similar_classes
 from bertjax.tasks.sources.columns import Columns
 from bertjax.tasks.sources.own_files import count_choices, learn_labels, with_indices
 from bertjax.tasks.sources.tables import Table
+from tests.cases import WEEKLY
 from tests.tables import read_tables
 
 
@@ -475,7 +476,9 @@ def test_a_text_of_100_000_words_is_read(write):
         assert example.text == text
 
 
-@pytest.mark.parametrize("name, separator", [("a.csv", ","), ("a.tsv", "\t")])
+@pytest.mark.parametrize(
+    ("name", "separator"), [("a.csv", ","), pytest.param("a.tsv", "\t", marks=WEEKLY)]
+)
 def test_memory_does_not_grow_with_the_file(write, name, separator, monkeypatch):
     monkeypatch.setattr(KeptExamples, "MEMORY", 1 << 16)  # the rest is in a temporary file
 

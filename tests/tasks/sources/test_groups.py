@@ -15,6 +15,7 @@ from bertjax.tasks.question_answering import QaOptions
 from bertjax.tasks.reranking import RerankOptions
 from bertjax.tasks.sources.advice import cramers_v, names_owner, variance_explained
 from bertjax.tasks.sources.held_out import group_folds, group_share, time_cuts, times_of
+from tests.cases import WEEKLY
 
 
 def random_groups(rng):
@@ -231,8 +232,19 @@ def test_queries_and_passages_may_be_groups(kind, tmp_path):
     assert values["dev"] and values["dev"].isdisjoint(values["train"])
 
 
-@pytest.mark.parametrize("fraction", [0.005, 0.02, 0.03, 0.98])
-@pytest.mark.parametrize("balanced", [False, True])
+@pytest.mark.parametrize(
+    ("balanced", "fraction"),
+    [
+        (False, 0.005),
+        (False, 0.02),
+        (False, 0.03),
+        (False, 0.98),
+        (True, 0.005),
+        pytest.param(True, 0.02, marks=WEEKLY),
+        pytest.param(True, 0.03, marks=WEEKLY),
+        pytest.param(True, 0.98, marks=WEEKLY),
+    ],
+)
 def test_small_fractions_of_many_groups_are_held_out_as_they_are(fraction, balanced):
     groups = np.repeat(np.arange(1000), 5)
     classes = (groups % 2).tolist() if balanced else None
