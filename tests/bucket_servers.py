@@ -147,7 +147,7 @@ def client_environment(protocol: str, address: str) -> dict[str, str]:
     return {"AWS_ENDPOINT_URL": address, **keys, "AWS_DEFAULT_REGION": "us-east-1"}
 
 
-@pytest.fixture(scope="session", params=["gs", "s3"])
+@pytest.fixture(scope="session", params=["gs", pytest.param("s3", marks=pytest.mark.slow)])
 def bucket_server(request, tmp_path_factory):
     """(scheme, address, file with the share of failing requests) of a server of a protocol."""
     pytest.importorskip("gcp_storage_emulator" if request.param == "gs" else "moto")

@@ -49,9 +49,8 @@ def test_simulated_devices_are_used(capsys):
 
 
 @executes("python -m bertjax.prepare --input 'text/*' --tokenizer bert-base-uncased --max_length")
+@pytest.mark.parametrize("bucket_server", ["gs"], indirect=True)  # as in the command
 def test_preparation_into_a_bucket(bucket, corpus, prepared):
-    if bucket.startswith("s3"):
-        pytest.skip("the command has gs://")
     import fsspec
 
     changes = {

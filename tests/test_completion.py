@@ -130,6 +130,8 @@ def test_every_flag_of_the_help_is_completed_and_no_other(complete, capsys):
     assert "--workdir" not in plan
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_script_is_printed_without_importing_jax():
     code = (
         "import sys; from bertjax.__main__ import main; main(['completion', 'bash']);"

@@ -123,6 +123,7 @@ class SharperHead(BertForSequenceClassification):
         return outputs | {"logits": self.factor * outputs["logits"]}
 
 
+@pytest.mark.slow
 def test_a_saved_model_keeps_the_fields_of_its_head(config, monkeypatch, tmp_path):
     monkeypatch.setitem(HEADS, "sequence_classification", SharperHead)
     monkeypatch.setattr(ClassificationTask, "head_fields", {"factor": 3.0})

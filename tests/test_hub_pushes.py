@@ -64,6 +64,7 @@ def test_failed_requests_are_repeated_and_nothing_is_stored_twice(hub, one_layer
     assert on_hub(hub, name, "step-7") == contents(one_layer)
 
 
+@pytest.mark.slow
 def test_a_push_that_fails_is_continued_by_the_same_command(hub, one_layer):
     name = unique("model")
     create_repository(name)
@@ -164,6 +165,7 @@ def test_a_run_pushes_its_steps_and_its_model(hub, prepared, one_layer_config, t
     assert not [*(tmp_path / "run" / "push").iterdir()]
 
 
+@pytest.mark.slow
 def test_steps_that_could_not_be_pushed_are_pushed_later(hub, one_layer, tmp_path, capsys):
     name = unique("run")
     create_repository(name)

@@ -1,6 +1,7 @@
 """Arrows of the architecture only point down, and nothing on the training path needs torch."""
 
 import ast
+import functools
 import graphlib
 import subprocess
 import sys
@@ -22,10 +23,16 @@ ORDER = (
 )
 
 
+@functools.cache
+def tree_of(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def imports_of(file: Path) -> set[str]:
     """Modules and packages of ours that a file imports anywhere, without "bertjax."."""
     found = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bertjax"):
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             modules = {name for name in names if is_module(name)}
@@ -65,7 +72,7 @@ def test_no_module_imports_itself_through_others():
 def test_only_weights_and_tokenization_know_families_by_name(file):
     if file.relative_to(PACKAGE).parts[0] in ("weights", "tokenization"):
         return
-    tree = ast.parse(file.read_text(encoding="utf-8"))
+    tree = tree_of(file)
     read = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr == "model_type"]
     assert not read, "families are fields of the config: ask one of these"
     names = {"bert", "roberta", "albert", "distilbert", "electra", "deberta-v2", "ernie", "mpnet"}

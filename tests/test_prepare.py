@@ -415,6 +415,7 @@ def test_a_full_disk_stops_the_run_and_says_what_to_do(config, tmp_path, monkeyp
     assert prepare.run(config) == open_prepared(config.output)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
 def test_a_worker_that_cannot_write_reports_it(config, tokenizer_dir):
     script = (

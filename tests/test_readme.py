@@ -48,6 +48,7 @@ def test_every_folder_is_explained_and_the_files_to_start_with_exist():
         assert all((package / folder / file).is_file() for file in files), folder
 
 
+@pytest.mark.slow
 def test_the_training_loop_of_the_docs_learns_and_saves_a_model(
     encoder, tmp_path, monkeypatch, capsys
 ):

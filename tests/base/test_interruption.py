@@ -63,6 +63,7 @@ def test_a_signal_whose_exception_python_drops_is_not_lost(call, number, monkeyp
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_signal_is_not_sent_again_after_the_context_that_raises_it():
     script = """
 import os, signal, time
@@ -167,6 +168,7 @@ def test_a_signal_ends_a_command_that_waits_in_other_code(number, status):
     assert done.stderr.startswith(f"stopped by {signals.signal_name(number)}; run the same")
 
 
+@pytest.mark.slow
 def test_what_an_interrupt_holds_is_not_destroyed_before_the_end(monkeypatch):
     monkeypatch.setattr(sys, "last_value", None, raising=False)
     destroyed = []

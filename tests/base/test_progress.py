@@ -122,6 +122,7 @@ def on_a_terminal(work: str, stdout: int | None = None) -> str:
     return shown_on_terminal([sys.executable, "-c", work], stdout=stdout)
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_bar_that_updates_at_most_ten_times_a_second():
     shown = on_a_terminal(FAST_WORK)
     states = re.findall(r"counting: \d+%, (\d+) of 800 texts", shown)

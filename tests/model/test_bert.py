@@ -219,7 +219,7 @@ def test_gradients_of_embeddings_are_sums_in_float32_also_in_bfloat16(tiny_confi
     tokens = np.zeros((64, 16), int)  # the same token in every place, so that all its gradients add
     weights = np.linspace(-1, 1, tiny_config.hidden_size)[None, None] ** 3
     inputs = (tokens, tokens, tokens, tokens + 1, None)  # one sequence per row
-    params = Embeddings(tiny_config).init(jax.random.key(0), *inputs)
+    params = jax.jit(Embeddings(tiny_config).init)(jax.random.key(0), *inputs)
 
     def gradients(dtype):
         def value(params):

@@ -172,6 +172,7 @@ def test_the_bits_of_flash_attention_are_those_of_dropout(platform, length):
     np.testing.assert_allclose(probs, kept / (1 - rate) / length, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_flash_attention_on_a_mesh_equals_that_of_one_device(packed, monkeypatch):
     """Rows and heads are split: a device draws the bits of its own rows and heads."""
     monkeypatch.setitem(FUSED, "flash", FUSED["flash"]._replace(attend=ANYWHERE["flash"]))
@@ -203,10 +204,11 @@ def test_rows_that_flash_attention_cannot_have_are_refused_or_left_to_the_compil
     config = BertConfig(hidden_size=16, num_attention_heads=2)
     x, ids = jnp.zeros((1, 100, 16)), jnp.ones((1, 100), jnp.int32)
     params = initial(SelfAttention(config), x, ids)
-    attend_with("flash", config, params, x, ids, jnp.arange(1))
+    jax.jit(attend_with, static_argnums=(0, 1))("flash", config, params, x, ids, jnp.arange(1))
     x, ids = jnp.zeros((1, 128, 16)), jnp.ones((1, 128), jnp.int32)
     rbg = {"dropout": jax.random.key(1, impl="rbg")}
-    SelfAttention(config, kernel="flash").apply(params, x, ids, jnp.arange(1), rngs=rbg)
+    apply = jax.jit(SelfAttention(config, kernel="flash").apply)
+    apply(params, x, ids, jnp.arange(1), rngs=rbg)
 
 
 def test_dropout_and_visible_probabilities_are_kept_whatever_the_kernel(packed):
@@ -310,7 +312,7 @@ def local_dropout(rate: float, rows: jax.Array):
 @pytest.mark.parametrize(
     ("platform", "window"),
     [
-        ("gpu", 90),
+        pytest.param("gpu", 90, marks=pytest.mark.slow),
         pytest.param("tpu", 2, marks=pytest.mark.slow),
         pytest.param("tpu", 90, marks=WEEKLY),
     ],

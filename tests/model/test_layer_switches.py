@@ -11,7 +11,7 @@ from bertjax.config import MeshConfig
 from bertjax.devices import sharding
 from bertjax.model import HEADS
 from bertjax.model.fused_attention import FUSED, flash_attention
-from tests.cases import others_weekly
+from tests.cases import WEEKLY, others_weekly
 
 YARN = {"rope_type": "yarn", "rope_factor": 4.0, "rope_original_max_position_embeddings": 32}
 # Each has switches that no other has, with sizes that eight devices can split.
@@ -54,7 +54,7 @@ def model_of(family, tiny_family, head="masked_lm"):
     return HEADS[head](dataclasses.replace(config, initializer_range=0.1), num_labels=3)
 
 
-@pytest.mark.parametrize("family", CHANGES)
+@pytest.mark.parametrize("family", others_weekly(CHANGES, "esm", "roformer", "ultrabert"))
 def test_packed_sequences_give_what_they_give_alone(family, tiny_family, random_params):
     model = model_of(family, tiny_family)
     params = {"params": random_params(model)}
@@ -70,7 +70,8 @@ def test_packed_sequences_give_what_they_give_alone(family, tiny_family, random_
     ("family", "pooling"),
     [
         *(("eurobert", pooling) for pooling in ("cls", "mean", "late")),
-        *(("ultrabert", pooling) for pooling in ("cls", "mean", "late")),
+        pytest.param("ultrabert", "late", marks=pytest.mark.slow),
+        *(pytest.param("ultrabert", pooling, marks=WEEKLY) for pooling in ("cls", "mean")),
     ],
 )
 def test_classifiers_of_packed_sequences_read_their_own(
@@ -85,7 +86,10 @@ def test_classifiers_of_packed_sequences_read_their_own(
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("head", ["sequence_classification", "multiple_choice"])
+@pytest.mark.parametrize(
+    "head",
+    others_weekly(("sequence_classification", "multiple_choice"), "sequence_classification"),
+)
 def test_classifiers_without_a_pooler_and_an_activation_have_no_dense_layer(
     head, tiny_family, random_params
 ):
@@ -99,8 +103,15 @@ def test_classifiers_without_a_pooler_and_an_activation_have_no_dense_layer(
     np.testing.assert_allclose(outputs["logits"].reshape(expected.shape), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("first", range(3))
-@pytest.mark.parametrize("family", ["ultrabert", "modernbert"])
+@pytest.mark.parametrize(
+    ("family", "first"),
+    [
+        ("ultrabert", 2),
+        ("modernbert", 0),
+        *(pytest.param("ultrabert", first, marks=WEEKLY) for first in (0, 1)),
+        *(pytest.param("modernbert", first, marks=WEEKLY) for first in (1, 2)),
+    ],
+)
 def test_a_token_reads_what_its_layers_can_reach(family, first, tiny_family, random_params):
     """Local layers reach four tokens further each, and a global one all tokens."""
     fields = {"num_hidden_layers": 3, "global_attn_every_n_layers": 3, "local_attention": 8}
@@ -179,7 +190,7 @@ def assert_close(found, expected):
         np.testing.assert_allclose(a, b, atol=1e-5 * max(1.0, np.abs(b).max()))
 
 
-@pytest.mark.parametrize("family", others_weekly(CHANGES, "eurobert", "roformer"))
+@pytest.mark.parametrize("family", others_weekly(CHANGES, "eurobert"))
 def test_flash_attention_equals_that_of_xla(family, tiny_family, random_params, monkeypatch):
     interpreted = functools.partial(flash_attention, interpret=True)
     monkeypatch.setitem(FUSED, "flash", FUSED["flash"]._replace(attend=interpreted))
@@ -191,6 +202,7 @@ def test_flash_attention_equals_that_of_xla(family, tiny_family, random_params, 
     assert_close(gradient(model.clone(attention_kernel="flash"), params, inputs), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", others_weekly(CHANGES, "esmc"))
 def test_what_is_recomputed_changes_no_gradient(family, tiny_family, random_params):
     model = model_of(family, tiny_family)
@@ -202,7 +214,7 @@ def test_what_is_recomputed_changes_no_gradient(family, tiny_family, random_para
         assert_close(gradient(model.clone(remat=remat, unroll=3), params, inputs), expected)
 
 
-@pytest.mark.parametrize("family", others_weekly(CHANGES, "esmc", "eurobert", "rembert"))
+@pytest.mark.parametrize("family", others_weekly(CHANGES, "eurobert"))
 def test_eight_devices_equal_one(family, tiny_family, random_params):
     model = model_of(family, tiny_family)
     model = model.clone(config=dataclasses.replace(model.config, vocab_size=120))

@@ -9,10 +9,20 @@ import pytest
 
 from bertjax.model import BertConfig
 from bertjax.model.linear import Linear
+from tests.cases import WEEKLY
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("axes", "features"), [(1, 5), (1, (3, 4)), (2, 5)])
+@pytest.mark.parametrize(
+    ("axes", "features", "dtype"),
+    [
+        (1, (3, 4), "bfloat16"),
+        (2, 5, "float32"),
+        pytest.param(1, 5, "float32", marks=WEEKLY),
+        pytest.param(1, 5, "bfloat16", marks=WEEKLY),
+        pytest.param(1, (3, 4), "float32", marks=WEEKLY),
+        pytest.param(2, 5, "bfloat16", marks=WEEKLY),
+    ],
+)
 def test_a_layer_and_its_parameters_are_those_of_flax(dtype, axes, features):
     config = BertConfig(initializer_range=0.5)
     init = jax.nn.initializers.truncated_normal(0.5)

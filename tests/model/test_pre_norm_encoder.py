@@ -122,7 +122,9 @@ def packed(inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("unroll", [1, pytest.param(3, marks=WEEKLY)])
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("unroll", [1, 3])
 def test_packed_sequences_give_what_they_give_alone(unroll, random_params):
     """With means of hidden states, and blocks of local attention across borders of sequences."""
     config = dataclasses.replace(ODD, num_hidden_layers=5)

@@ -138,6 +138,7 @@ def test_layers_that_the_model_lacks_are_refused(layers, message):
         TaggerConfig(layers=layers).check_layers(2)
 
 
+@pytest.mark.slow
 def test_in_bfloat16_it_computes_the_same_up_to_rounding(tagger, tiny_config):
     model, params = tagger(tiny_config, layers=EVERY, kind="bilstm")
     inputs = rows((9,), 12)

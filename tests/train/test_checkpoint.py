@@ -107,6 +107,7 @@ def test_checkpoints_that_a_kill_left_beside_their_successors_are_deleted(tmp_pa
     assert sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()) == [2, 5, 6]
 
 
+@pytest.mark.slow
 def test_a_kill_while_a_checkpoint_is_deleted_leaves_no_part_of_it(tmp_path):
     killed = """
 import os, sys
@@ -181,6 +182,7 @@ print("not reached")
 """
 
 
+@pytest.mark.slow
 def test_a_background_save_that_fails_stops_the_run_and_leaves_the_one_before(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True

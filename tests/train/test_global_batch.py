@@ -136,6 +136,8 @@ def test_every_loss_is_the_same_on_eight_devices_and_in_microbatches(model, para
     compare(gradients(model, params, batch, 2, mesh), whole)
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_texts_of_an_example_have_dropout_masks_of_their_own(model, params, features):
     same = [
         f._replace(

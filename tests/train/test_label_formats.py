@@ -1,7 +1,9 @@
 """Fine-tuning on one-hot columns, several targets and distributions, and what reads the model."""
 
 import csv
+import functools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from bertjax.inference.pretrained import Pretrained
 from bertjax.record.predictions import read_scores
 from bertjax.tasks import finetune_config
 from bertjax.weights import load_model
-from tests.cases import others_weekly
+from tests.cases import WEEKLY, others_weekly
 from tests.conftest import write_csv
 from tests.lines import json_lines
 
@@ -49,37 +51,47 @@ KINDS = {
     "multi_label": "micro_f1",
     "classes": "accuracy",
 }
-OF_KINDS = others_weekly(KINDS, "targets", "distribution", "multi_label")
+OF_KINDS = [
+    "targets",
+    *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("distribution", "multi_label")),
+    pytest.param("classes", marks=WEEKLY),
+]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, one_layer, sentences):
-    """Fine-tunes once per kind of labels; returns the workdir and the dev file."""
-    made = {}
+def config_of(tmp_path_factory, one_layer, sentences):
+    """kind of labels -> how a model is fine-tuned on them."""
 
+    @functools.cache
+    def make(kind):
+        folder = tmp_path_factory.mktemp(kind)
+        named = kind in ("targets", "distribution")
+        return finetune_config(
+            task="regress" if kind == "targets" else "classify",
+            init=str(one_layer),
+            train=write_csv(folder / "train.csv", rows_of(kind, sentences[:48])),
+            dev=write_csv(folder / "dev.csv", rows_of(kind, sentences[100:120])),
+            label_columns=tuple(NAMES) if named else (),
+            max_length=32,
+            batch_size=16,
+            max_steps=4,
+            evals_per_epoch=1,
+            unroll=1,
+            workdir=str(folder / "w"),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def run(config_of):
+    """Fine-tunes once per kind of labels; returns the workdir, the dev file and the config."""
+
+    @functools.cache
     def run_of(kind):
-        if kind not in made:
-            folder = tmp_path_factory.mktemp(kind)
-            files = {
-                "train": write_csv(folder / "train.csv", rows_of(kind, sentences[:48])),
-                "dev": write_csv(folder / "dev.csv", rows_of(kind, sentences[100:120])),
-            }
-            named = kind in ("targets", "distribution")
-            config = finetune_config(
-                task="regress" if kind == "targets" else "classify",
-                init=str(one_layer),
-                **files,
-                label_columns=tuple(NAMES) if named else (),
-                max_length=32,
-                batch_size=16,
-                max_steps=4,
-                evals_per_epoch=1,
-                unroll=1,
-                workdir=str(folder / "w"),
-            )
-            finetune.run(config)
-            made[kind] = folder / "w", files["dev"], config
-        return made[kind]
+        config = config_of(kind)
+        finetune.run(config)
+        return Path(config.workdir), config.dev, config
 
     return run_of
 
@@ -119,7 +131,7 @@ def test_two_models_of_each_kind_of_labels_are_compared(kind, run, capsys):
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", others_weekly(KINDS, "targets"))
 def test_transformers_reads_the_model_with_equal_logits(kind, run, sentences):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -181,7 +193,9 @@ def test_models_of_distributions_and_targets_are_taught_and_resumed(run, tmp_pat
         ({"shots": 2}, "--shots 2: classify does not have one class"),
     ],
 )
-def test_what_probabilities_of_classes_do_not_have_is_refused(setting, message, run, tmp_path):
-    *_, config = run("distribution")
+def test_what_probabilities_of_classes_do_not_have_is_refused(
+    setting, message, config_of, tmp_path
+):
+    config = config_of("distribution")
     with pytest.raises(ValueError, match=message):
         finetune.run(finetune_config(config, **setting, workdir=str(tmp_path / "w")))

@@ -292,6 +292,7 @@ def result(config):
     return experiments.finetune(config)
 
 
+@pytest.mark.slow
 def test_a_run_learns_is_searched_and_is_loaded_with_its_settings(result, config, capsys):
     names = ("mrr", "recall_at_1", "recall_at_10", "triplet_accuracy", *RETRIEVAL_METRICS)
     assert set(result.scores) == {f"dev/{x}" for x in names}
@@ -306,6 +307,7 @@ def test_a_run_learns_is_searched_and_is_loaded_with_its_settings(result, config
     assert loaded.head == "late_interaction" and loaded.model.size == 16 and not loaded.absent
 
 
+@pytest.mark.slow
 def test_predictions_are_the_scores_of_the_vectors(result, sentences):
     model = result.model
     query, document = sentences[:2]

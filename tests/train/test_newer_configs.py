@@ -50,6 +50,7 @@ def test_the_learning_rate_of_esm2_is_a_tenth_after_nine_tenths_of_the_steps():
     assert float(schedule(450_000)) == pytest.approx(4e-5, rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("name", others_weekly(CONFIGS, "esm2_8m"))
 def test_a_config_in_small_trains_a_model_that_transformers_loads(name, tmp_path, sentences):

@@ -66,8 +66,11 @@ PACKED_AS_CLASSES = ("multi_label", "distribution", "regression")
 
 @pytest.mark.parametrize(
     "kind",
-    [  # Other labels of a sequence are packed as classes are.
-        pytest.param(kind, marks=WEEKLY if kind in PACKED_AS_CLASSES else ()) for kind in HEAD
+    [
+        *("classes", "span", "choice"),
+        pytest.param("tokens", marks=pytest.mark.slow),
+        # Other labels of a sequence are packed as classes are.
+        *(pytest.param(kind, marks=WEEKLY) for kind in (*PACKED_AS_CLASSES, "targets")),
     ],
 )
 def test_packed_rows_give_loss_and_gradients_of_their_sequences_alone(kind, heads, tiny_config):

@@ -187,6 +187,7 @@ def test_a_state_holds_the_parameters_of_the_model(classifier, settings):
         assert float(np.std(a)) == pytest.approx(bound / 3**0.5, rel=0.15)
 
 
+@pytest.mark.slow
 def test_lora_trains_adapters_and_head_with_little_state(classifier):
     setup = Setup(classifier, **LORA, average_decay=0.5)
     state, _ = setup.run()
@@ -205,6 +206,7 @@ def test_lora_trains_adapters_and_head_with_little_state(classifier):
     assert 3 * 4 * trained <= moments < 3 * 4 * trained + 40  # two moments and the average
 
 
+@pytest.mark.slow
 def test_the_average_has_the_weights_of_its_formula_and_skips_what_is_skipped(classifier):
     """After n updates, it is sum(d^(n - i) p_i) / sum(d^(n - i)) of the parameters p_i."""
     setup = Setup(classifier, average_decay=0.8, max_bad_steps=5)
@@ -288,10 +290,10 @@ def test_a_merged_kernel_gives_the_outputs_of_kernel_and_adapter(classifier):
     ("family", "head", "targets"),
     [
         ("bert", "sequence_classification", ()),
-        ("modernbert", "question_answering", ("Wqkv", "mlp.Wo")),
         *(
             pytest.param(*case, marks=WEEKLY)
             for case in (
+                ("modernbert", "question_answering", ("Wqkv", "mlp.Wo")),
                 ("bert", "question_answering", ("query", "value", "output.dense")),
                 ("bert", "sentence_embedding", ()),
                 ("modernbert", "sequence_classification", ()),

@@ -186,6 +186,7 @@ def test_a_dry_run_lists_all_runs(fine, tmp_path, capsys, several, names):
     assert not files_below(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_dry_run_compiles_the_step_for_devices_of_another_machine(fine, monkeypatch, capsys):
     two = Topology("two:2", "cpu", jax.devices()[:2], 2, 10**10, 1e9, 1.0, 1e9, None)
     monkeypatch.setattr(hardware, "get_topology", lambda name: two)
@@ -197,6 +198,8 @@ def test_a_dry_run_compiles_the_step_for_devices_of_another_machine(fine, monkey
         finetune.FinetuneFlags(topology="h200:1")
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_planned_step_of_a_fine_tuning_has_the_arguments_of_the_largest_batch(fine, tmp_path):
     here = jax.devices()[:1]
     one = Topology("one:1", "cpu", here, 1, 10**10, 1e9, 1.0, 1e9, None)
@@ -212,6 +215,7 @@ def test_the_planned_step_of_a_fine_tuning_has_the_arguments_of_the_largest_batc
     assert planned.memory["arguments"] == pytest.approx(state + largest, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_a_run_in_progress_says_where_it_resumes(config, tmp_path, capsys):
     short = dataclasses.replace(config, phases=(Phase(num_steps=4, max_length=16, batch_size=16),))
     pretrain.run(short)

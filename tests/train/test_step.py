@@ -221,6 +221,7 @@ def test_cheaper_keys_drop_as_much(tiny, tiny_config, batch):
     assert 1 / 3 < cheap.std() / usual.std() < 3
 
 
+@pytest.mark.slow
 def test_dropout_changes_with_the_step(tiny, tiny_config, batch):
     step, state, placed = Setup(tiny_config, 1, dropout=0.3).put(tiny[1], batch)
     losses = []

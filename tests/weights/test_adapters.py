@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 import bertjax
 from bertjax.weights import load_model
 from bertjax.weights.adapters import read_settings
-from tests.cases import WEEKLY
+from tests.cases import WEEKLY, others_weekly
 from tests.weights.test_load import config_of
 
 torch, transformers = (
@@ -117,7 +117,16 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    "name",
+    others_weekly(
+        SETTINGS,
+        "ranks and alphas of layers",
+        "all biases",
+        "a pooler and a LayerNorm as wholes",
+        "embeddings",
+    ),
+)
 def test_logits_are_those_of_peft(base, tmp_path, name, capsys):
     folder = base()
     settings = SETTINGS[name] | {"task_type": "SEQ_CLS"}
@@ -163,7 +172,8 @@ OTHERS = {
 @pytest.mark.parametrize(
     ("family", "task"),
     [
-        *(("modernbert", task) for task in ("SEQ_CLS", "TOKEN_CLS")),
+        ("modernbert", "SEQ_CLS"),
+        pytest.param("modernbert", "TOKEN_CLS", marks=WEEKLY),
         *(pytest.param(x, "SEQ_CLS", marks=pytest.mark.slow) for x in OTHERS if x != "modernbert"),
         *(pytest.param(x, "TOKEN_CLS", marks=WEEKLY) for x in OTHERS if x != "modernbert"),
     ],

@@ -158,13 +158,14 @@ def compare(library, directory, model, texts, atol=1e-5):
     assert model.loaded.model.mean
 
 
-@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
-    "seed",
+    ("seed", "family"),
     [
-        0,
-        pytest.param(1, marks=pytest.mark.slow),
-        *(pytest.param(i, marks=WEEKLY) for i in range(2, 10)),
+        (0, "bert"),
+        pytest.param(0, "deberta-v2", marks=pytest.mark.slow),
+        *(pytest.param(0, family, marks=WEEKLY) for family in ("roberta", "modernbert")),
+        *(pytest.param(1, family, marks=pytest.mark.slow) for family in FAMILIES),
+        *(pytest.param(i, family, marks=WEEKLY) for i in range(2, 10) for family in FAMILIES),
     ],
 )
 def test_random_modules_are_followed_and_written_again(
@@ -186,7 +187,13 @@ def test_embeddings_of_texts_take_nothing_from_modules_of_tokens(one_layer, tmp_
     assert not loaded.model.after_pooling and "modules" not in loaded.params
 
 
-@pytest.mark.parametrize("metadata", [None, {"query_maxlen": 12, "doc_maxlen": 20, "dim": 8}])
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        pytest.param(None, marks=WEEKLY),
+        {"query_maxlen": 12, "doc_maxlen": 20, "dim": 8},
+    ],
+)
 def test_the_files_of_stanford_are_read_and_written_as_those_of_others(
     metadata, library, encoders, texts, tmp_path
 ):

@@ -329,11 +329,10 @@ def test_contacts_of_residues_equal_transformers(tmp_path, tiny_family):
     ],
 )
 def test_a_tensor_that_is_computed_here_must_have_its_values(
-    family, name, first, tmp_path, tiny_family, tokenizer
+    family, name, first, tmp_path, tiny_family, tokenizer, random_params
 ):
     config = tiny_family(family, vocab_size=tokenizer.vocab_size)
-    model = HEADS["masked_lm"](config)
-    params = model.init(jax.random.key(0), np.zeros((1, 8), np.int32))["params"]
+    params = random_params(HEADS["masked_lm"](config))
     save_hf(tmp_path, params, config, tokenizer, head="masked_lm")
     (tmp_path / "checksums.json").unlink()
     file = tmp_path / "model.safetensors"
@@ -580,7 +579,7 @@ def test_tensors_with_the_names_of_the_layers_of_ultrabert_are_read(
     jax.tree.map(np.testing.assert_array_equal, expected.params, found.params)
 
 
-FAST = {("esm", 1), ("esmc", 3), ("eurobert", 0), ("ultrabert", 6)}
+FAST = {("esm", 1), ("ultrabert", 6)}
 
 
 def marks_of(family, seed):
@@ -624,20 +623,14 @@ def test_an_odd_config_equals_transformers(family, seed, tmp_path, tiny_family, 
 
 
 ROPES = [kind for kind in ROPE_FIELDS if kind != "default"]
-FAST_ROPES = {("modernbert", "yarn"), ("eurobert", "llama3")}
-
-
-def rope_marks(family, kind):
-    if (family, kind) in FAST_ROPES:
-        return ()
-    return WEEKLY
+ROPE_MARKS = {("eurobert", "llama3"): (), ("modernbert", "yarn"): pytest.mark.slow}
 
 
 @pytest.mark.parity
 @pytest.mark.parametrize(
     ("family", "kind"),
     [
-        pytest.param(family, kind, marks=rope_marks(family, kind))
+        pytest.param(family, kind, marks=ROPE_MARKS.get((family, kind), WEEKLY))
         for family in SCALED
         for kind in ROPES
     ],

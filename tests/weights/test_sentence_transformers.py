@@ -181,12 +181,13 @@ CASES = {  # name -> (arguments of `save`, change of the directory)
     "version 3": (("weightedmean",), {}, lambda x: of_version_3(x, ["weightedmean"])),
     "version 5": ((["mean", "lasttoken"],), {}, lambda x: of_version_3(x, ["mean", "lasttoken"])),
 }
-QUICK = ("many modules", "without the prompt, ['mean', 'weightedmean']", "version 2, Dense, max")
+QUICK = ("many modules",)
 # Other cases have the same settings, together with others.
 REPEATED = (
     *(mode for mode in ALL if mode != "lasttoken"),
     *("Dense", "Dense without bias, normalised", "prompts", "cased", "a truncated length 1"),
     *("without the prompt, ['cls', 'max']", "without the prompt, ['mean_sqrt_len_tokens']"),
+    "without the prompt, ['mean', 'weightedmean']",
     *("version 2", "version 5"),
 )
 
