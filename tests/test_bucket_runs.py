@@ -33,7 +33,7 @@ def upload(bucket):
     return lambda folder, name: bucket_servers.upload(folder, f"{bucket}/{name}")
 
 
-@first_with("s3")
+@first_with("gs")
 def test_pretraining_reads_data_and_model_from_a_bucket(
     upload, prepared, one_layer, tmp_path, cache
 ):
@@ -108,6 +108,7 @@ def test_preparation_reads_text_from_a_bucket(upload, corpus, small_chunks, tmp_
     assert first == second and first
 
 
+@first_with("gs")
 def test_vectors_of_a_file_in_a_bucket(upload, one_layer, sentences, tmp_path):
     folder = tmp_path / "texts"
     folder.mkdir()
@@ -120,11 +121,13 @@ def test_vectors_of_a_file_in_a_bucket(upload, one_layer, sentences, tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / "remote.npy"), np.load(tmp_path / "local.npy"))
 
 
+@first_with("gs")
 def test_a_tokenizer_in_a_bucket(upload, one_layer, tokenizer):
     read = load_tokenizer(upload(one_layer, "model"))
     assert read.encode("abc") == tokenizer.encode("abc")
 
 
+@first_with("gs")
 def test_half_copied_data_is_refused(upload, prepared, tmp_path):
     address = upload(prepared, "data")
     copy = local_copy(address)

@@ -301,6 +301,8 @@ def test_of_two_runs_in_one_workdir_the_second_is_refused(bucket, config):
     lock.release()
 
 
+@pytest.mark.slow
+@first_with("gs")
 def test_a_lock_of_a_killed_process_is_taken_and_a_lock_that_is_lost_is_noticed(
     bucket, monkeypatch
 ):
@@ -487,6 +489,7 @@ def test_folders_of_the_cache(cache):
     assert UPLOAD_SECONDS <= 60
 
 
+@pytest.mark.slow
 def test_a_lock_is_gone_after_its_release_even_during_a_beat(bucket, monkeypatch):
     monkeypatch.setattr(locks, "BUCKET_BEAT_SECONDS", 0.01)
     monkeypatch.setattr(locks, "SETTLE_SECONDS", 0.0)

@@ -28,6 +28,8 @@ def test_a_figure_shows_the_data_that_its_script_computes(name, scripts):
     assert scripts("figure").stored(name) == scripts(name).compute()
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_same_matplotlib_draws_the_same_bytes(scripts, tmp_path):
     matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     old = (FIGURES / "memory.svg").read_bytes()

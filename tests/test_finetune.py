@@ -108,11 +108,16 @@ def test_every_kind_of_task_learns_and_leaves_model_and_predictions(
 
 
 @pytest.fixture(scope="session")
-def whole(config, tmp_path_factory):
-    """The workdir of an uninterrupted run."""
+def result(config, tmp_path_factory):
+    """What the function returns of an uninterrupted run."""
     workdir = tmp_path_factory.mktemp("whole") / "run"
-    finetune.run(finetune_config(config, workdir=str(workdir), num_epochs=6))
-    return workdir
+    return bertjax.finetune(finetune_config(config, workdir=str(workdir), num_epochs=6))
+
+
+@pytest.fixture(scope="session")
+def whole(result):
+    """The workdir of an uninterrupted run."""
+    return result.directory.parent
 
 
 class SharperHead(BertForSequenceClassification):
@@ -470,6 +475,8 @@ def test_mnli_has_two_dev_sets_and_a_submission(config, tmp_path, sentences):
     assert {line.split("\t")[1] for line in lines[1:]} <= set(names)
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_packing_leaves_predictions_alone(whole, config):
     """One text by itself gets the probabilities that it got among others in a row."""
     task = make_task("classify", config.options)
@@ -562,6 +569,18 @@ def test_flags_override_the_config_of_the_task(monkeypatch):
     assert check_task("RTE") == "rte"
 
 
+def test_the_function_returns_scores_history_and_model(result, whole):
+    assert result.scores == result.runs[""] == read_scores(whole / "scores.json")
+    assert [line["step"] for line in result.metrics if "eval/accuracy" in line] == [
+        *range(8, 49, 8)
+    ]
+    assert result.history["eval/accuracy"].max() == result.scores["dev/accuracy"]
+    assert result.history["train/loss"].notna().any()
+    assert set(result.model.labels) == {"high", "low"} and not result.model.absent
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_function_takes_rows_and_returns_scores_history_and_model(config, tmp_path, sentences):
     rows = [{"text": s, "label": "yes" if s[0] < "e" else "no"} for s in sentences[:40]]
     # Two steps, more than the one epoch has.

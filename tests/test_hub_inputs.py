@@ -95,6 +95,7 @@ def test_prepared_data_equals_that_of_the_same_files(hub, files, tokenizer, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_cut_download_continues_where_it_stopped(hub, files):
     name, content = unique(), bytes(range(256)) * 40_000
     hub.dataset(name, files | {"data/train-00000-of-00002.parquet": content})

@@ -91,6 +91,7 @@ def test_the_server_of_the_image_listens_where_its_port_is():
     assert run[run.index("--volume") + 1].split(":")[1] == "/model"
 
 
+@pytest.mark.slow
 def test_the_health_check_of_the_image_asks_the_server():
     command = json.loads(stages()["serve"]["HEALTHCHECK"].partition(" CMD ")[2])
 

@@ -416,6 +416,7 @@ def test_a_full_disk_stops_the_run_and_says_what_to_do(config, tmp_path, monkeyp
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
 def test_a_worker_that_cannot_write_reports_it(config, tokenizer_dir):
     script = (
@@ -850,7 +851,7 @@ def edited(path: Path, times: bool) -> None:
 @pytest.mark.parametrize(
     ("form", "times"),
     [
-        ("file", False),
+        pytest.param("file", False, marks=WEEKLY),
         *(pytest.param(form, True, marks=WEEKLY) for form in ("glob", "folder", "replaced")),
         *((form, True) for form in ("file", "gz")),
     ],

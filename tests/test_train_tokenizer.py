@@ -35,9 +35,8 @@ def text(tmp_path):
 @pytest.mark.parametrize(
     "kind",
     [
-        "wordpiece",
         *(pytest.param(x, marks=pytest.mark.slow) for x in ("bpe", "unigram")),
-        pytest.param("modernbert", marks=WEEKLY),
+        *(pytest.param(x, marks=WEEKLY) for x in ("wordpiece", "modernbert")),
     ],
 )
 def test_training_twice_in_two_processes_gives_equal_files(text, tmp_path, kind):

@@ -22,6 +22,7 @@ from bertjax.base.signals import (
 )
 from bertjax.devices.activity import Clock
 from bertjax.devices.host_watch import HostWatch
+from tests.cases import others_weekly
 
 
 def by_collector(callback):
@@ -44,7 +45,9 @@ def by_reference(callback):
 
 
 @pytest.mark.parametrize("call", [by_collector, by_reference])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", others_weekly((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), signal.SIGTERM)
+)
 def test_a_signal_whose_exception_python_drops_is_not_lost(call, number, monkeypatch, capsys):
     monkeypatch.setattr(signals, "AGAIN_SECONDS", 0.02)
     for _ in range(10):

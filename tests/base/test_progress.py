@@ -123,6 +123,7 @@ def on_a_terminal(work: str, stdout: int | None = None) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_terminal_shows_a_bar_that_updates_at_most_ten_times_a_second():
     shown = on_a_terminal(FAST_WORK)
     states = re.findall(r"counting: \d+%, (\d+) of 800 texts", shown)

@@ -11,6 +11,7 @@ import pytest
 from bertjax.config import MeshConfig
 from bertjax.devices import sharding
 from bertjax.train.step import create_train_state
+from tests.cases import WEEKLY
 
 
 def test_the_data_axis_takes_the_devices_that_the_others_leave():
@@ -47,7 +48,12 @@ WHOLE = {
 
 
 @pytest.mark.parametrize(
-    ("axes", "share"), [(["fsdp"], 4), (["tensor"], 2), (["fsdp", "tensor"], 8)]
+    ("axes", "share"),
+    [
+        (["fsdp", "tensor"], 8),
+        pytest.param(["fsdp"], 4, marks=WEEKLY),
+        pytest.param(["tensor"], 2, marks=WEEKLY),
+    ],
 )
 def test_a_device_keeps_its_share_of_parameters_and_moments(tiny, axes, share):
     sizes = {axis: {"fsdp": 4, "tensor": 2}[axis] for axis in axes}

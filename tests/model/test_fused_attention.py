@@ -52,8 +52,15 @@ ANYWHERE = {
 FLASH = {name: functools.partial(ANYWHERE["flash"], platform=name) for name in ("gpu", "tpu")}
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+    ("causal", "dtype"),
+    [
+        (False, jnp.float32),
+        (True, jnp.bfloat16),
+        pytest.param(True, jnp.float32, marks=WEEKLY),
+        pytest.param(False, jnp.bfloat16, marks=WEEKLY),
+    ],
+)
 def test_attention_head_by_head_is_that_of_all_heads(packed, causal, dtype):
     config = BertConfig(hidden_size=96, num_attention_heads=6, is_decoder=causal)
     x = jax.random.normal(jax.random.key(0), (ROWS, LENGTH, 96), dtype)
@@ -173,6 +180,7 @@ def test_the_bits_of_flash_attention_are_those_of_dropout(platform, length):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_flash_attention_on_a_mesh_equals_that_of_one_device(packed, monkeypatch):
     """Rows and heads are split: a device draws the bits of its own rows and heads."""
     monkeypatch.setitem(FUSED, "flash", FUSED["flash"]._replace(attend=ANYWHERE["flash"]))
@@ -217,10 +225,12 @@ def test_dropout_and_visible_probabilities_are_kept_whatever_the_kernel(packed):
     params = initial(SelfAttention(config), x, packed)
     # Without a TPU the fused kernel cannot be lowered: these two do not take it.
     module = SelfAttention(config, kernel="splash")
-    _, seen = module.apply(params, x, packed, None, mutable="intermediates")
+    visible = jax.jit(functools.partial(module.apply, mutable="intermediates"))
+    _, seen = visible(params, x, packed, None)
     assert seen["intermediates"]["attention_probs"][0].shape == (ROWS, 2, LENGTH, LENGTH)
+    apply = jax.jit(module.apply)
     outputs = [
-        module.apply(params, x, packed, jnp.arange(ROWS), rngs={"dropout": jax.random.key(i)})
+        apply(params, x, packed, jnp.arange(ROWS), rngs={"dropout": jax.random.key(i)})
         for i in range(2)
     ]
     assert jnp.abs(outputs[0] - outputs[1]).max() > 1e-4
@@ -312,9 +322,8 @@ def local_dropout(rate: float, rows: jax.Array):
 @pytest.mark.parametrize(
     ("platform", "window"),
     [
-        pytest.param("gpu", 90, marks=pytest.mark.slow),
         pytest.param("tpu", 2, marks=pytest.mark.slow),
-        pytest.param("tpu", 90, marks=WEEKLY),
+        *(pytest.param(platform, 90, marks=WEEKLY) for platform in ("gpu", "tpu")),
     ],
 )
 def test_the_bits_of_local_flash_attention_are_those_of_blocks(platform, window):

@@ -35,7 +35,7 @@ def test_the_loss_is_the_sum_of_two_means():
         outputs["seq_relationship_logits"], np.maximum(batch["labels"], 0)
     )
     expected = mlm[batch["masked_weights"] > 0].mean() + nsp[batch["labels"] >= 0].mean()
-    sums = PRETRAINING.sums(outputs, batch)
+    sums = jax.jit(PRETRAINING.sums)(outputs, batch)
     found = PRETRAINING.loss(sums, PRETRAINING.weights(batch))
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 

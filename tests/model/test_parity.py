@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertjax.model import BertConfig, BertForPreTraining, named_config
-from bertjax.weights import init_params, load_model, save_hf
+from bertjax.weights import load_model, save_hf
 from tests.cases import WEEKLY
 
 # test_pretrained.py compares models of this size head by head.
@@ -73,12 +73,12 @@ CONFIGS = {
 @pytest.mark.parametrize(
     "name", [pytest.param(x, marks=() if x == "odd" else WEEKLY) for x in CONFIGS]
 )
-def test_random_weights_give_what_transformers_gives(name, tmp_path, tokenizer):
+def test_random_weights_give_what_transformers_gives(name, tmp_path, tokenizer, random_params):
     torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
     transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
     config = CONFIGS[name]
     model = BertForPreTraining(config, unroll=2)
-    params = jax.device_get(init_params(model, 0))
+    params = random_params(model)
     save_hf(tmp_path / "model", params, config, tokenizer)
     theirs, info = transformers.BertForPreTraining.from_pretrained(
         tmp_path / "model", output_loading_info=True
@@ -107,7 +107,7 @@ def test_random_weights_give_what_transformers_gives(name, tmp_path, tokenizer):
 
 @pytest.mark.parity
 def test_the_tokenizer_that_is_written_works_in_transformers(
-    tmp_path, tiny, tiny_config, sentences
+    tmp_path, tiny_config, sentences, random_params
 ):
     transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
     from bertjax.tokenization import train_wordpiece
@@ -116,7 +116,7 @@ def test_the_tokenizer_that_is_written_works_in_transformers(
         texts = [s.title() for s in sentences[:50]]
         ours = train_wordpiece(texts, vocab_size=80, do_lower_case=do_lower_case)
         config = dataclasses.replace(tiny_config, vocab_size=ours.vocab_size)
-        params = jax.device_get(init_params(BertForPreTraining(config), 0))
+        params = random_params(BertForPreTraining(config))
         directory = tmp_path / f"lower-{do_lower_case}"
         save_hf(directory, params, config, ours)
         theirs = transformers.AutoTokenizer.from_pretrained(directory)

@@ -133,6 +133,7 @@ def in_one_row(config, model, params):
     return apply({"params": params}, **packed), apply({"params": params}, ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", others_weekly(("masked_lm", "rtd"), "masked_lm"))
 def test_sequences_of_a_packed_row_are_as_alone(head, tiny_family, random_params):
     config = tiny_family("deberta-v2", enhanced_mask_decoder=True)
@@ -176,6 +177,7 @@ def test_the_mask_decoder_equals_a_restatement(tmp_path, tiny_family, tokenizer,
     assert output_differences(model, folder)["hidden_states"] < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 def test_files_of_microsoft_are_read(tmp_path, tiny_family, tokenizer, written):
     """They hold the encoder, the generator's head, and the discriminator's."""

@@ -98,6 +98,8 @@ def test_neither_neighbours_in_the_row_nor_padding_change_a_tag(tagger, tiny_con
         start += length
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_bilstm_is_what_lets_a_token_of_layer_0_see_others(tagger, tiny_config):
     """Embeddings have no context, so a change of the last token reaches the others by it alone."""
     inputs = rows((6,), 6)
@@ -139,6 +141,7 @@ def test_layers_that_the_model_lacks_are_refused(layers, message):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_in_bfloat16_it_computes_the_same_up_to_rounding(tagger, tiny_config):
     model, params = tagger(tiny_config, layers=EVERY, kind="bilstm")
     inputs = rows((9,), 12)

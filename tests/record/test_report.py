@@ -114,6 +114,7 @@ def page_of_steps(count, folder):
     return report_page([data])
 
 
+@pytest.mark.slow
 def test_the_page_of_a_long_run_is_small(workdir):
     assert len(page_of_steps(20_000, workdir)) < 2.5e6
 

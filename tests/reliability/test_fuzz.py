@@ -9,7 +9,7 @@ from tests.programs.readers import READERS
 
 # Readers that build a model take a tenth of a second per input.
 FAST = [name for name, reader in READERS.items() if reader.weight > 3]
-SEED, INPUTS = int(os.environ.get("BERTJAX_FUZZ_SEED", "0")), 12
+SEED, INPUTS = int(os.environ.get("BERTJAX_FUZZ_SEED", "0")), 6
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from bertjax.tasks.dataset import Dataset
+from tests.cases import others_weekly
 from tests.programs import table_meaning
 from tests.programs.table_changes import (
     TASKS,
@@ -20,9 +21,11 @@ from tests.programs.table_changes import (
 )
 
 SEED = int(os.environ.get("BERTJAX_FUZZ_SEED", "0"))
+# Tables of a class, of words, of texts, and several files.
+OFTEN = others_weekly(TASKS, "classify", "tag", "embed", "retrieval")
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", OFTEN)
 def test_unchanged_tables_mean_what_pandas_reads(task, tmp_path):
     for index in range(6):
         files, options = make_files(random.Random(index), task)
@@ -95,7 +98,7 @@ def test_the_other_reader_is_not_ours(tmp_path):
     assert read_again(file, path) == rows
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", OFTEN)
 def test_no_change_of_a_table_is_silent(task):
     results = list(table_meaning.run(task, 25, SEED))
     wrong = [result for result in results if result["outcome"] in table_meaning.WRONG]

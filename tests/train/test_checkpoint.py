@@ -108,6 +108,7 @@ def test_checkpoints_that_a_kill_left_beside_their_successors_are_deleted(tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_kill_while_a_checkpoint_is_deleted_leaves_no_part_of_it(tmp_path):
     killed = """
 import os, sys

@@ -107,7 +107,7 @@ def test_the_loss_of_pretraining_is_that_of_pytorchs_formulas(on):
     if on == "masked":  # there the models are asked at the masks alone
         outputs["prediction_logits"] = at_masks
         outputs[TEACHER] = teacher | {"logits": at(teacher["logits"], positions)}
-    sums = objective.sums(outputs, batch)
+    sums = jax.jit(objective.sums)(outputs, batch)
     for name, expected in (("soft_loss", soft), ("mlm_loss", mlm), ("cosine_loss", cosine)):
         np.testing.assert_allclose(sums[name][0] / sums[name][1], expected.item(), rtol=1e-5)
     loss = objective.loss(sums, objective.weights(batch))
@@ -195,7 +195,7 @@ def test_the_loss_of_a_task_is_that_of_pytorchs_formulas(kind):
     outputs, batch = task_outputs(kind, np.random.default_rng(1))
     temperature, share, weights = 3.0, 0.3, batch["label_weights"]
     objective = distilled_task(OBJECTIVES[kind], teacher_of(temperature, share))
-    loss = objective.loss(objective.sums(outputs, batch), objective.weights(batch))
+    loss = objective.loss(jax.jit(objective.sums)(outputs, batch), objective.weights(batch))
     tensors = [
         {key: torch.tensor(x) for key, x in said.items() if key != TEACHER}
         for said in (outputs, outputs[TEACHER])

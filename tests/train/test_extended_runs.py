@@ -133,6 +133,7 @@ def test_a_mixture_and_other_data_have_different_names(config, domain, tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_of_longer_rows_than_the_model_reads_exports_their_length(config, tmp_path):
     longer = dataclasses.replace(
         config,

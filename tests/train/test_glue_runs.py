@@ -74,6 +74,8 @@ def whole(flags, tmp_path_factory) -> Path:
     return workdir
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_dry_run_of_all_tasks_lists_each_and_writes_nothing(flags, tmp_path, capsys):
     assert finetune.main([*flags, f"--workdir={tmp_path / 'glue'}", "--dry_run"]) == 0
     printed = capsys.readouterr().out.splitlines()

@@ -51,6 +51,7 @@ def test_the_learning_rate_of_esm2_is_a_tenth_after_nine_tenths_of_the_steps():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parity
 @pytest.mark.parametrize("name", others_weekly(CONFIGS, "esm2_8m"))
 def test_a_config_in_small_trains_a_model_that_transformers_loads(name, tmp_path, sentences):

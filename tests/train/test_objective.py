@@ -68,9 +68,8 @@ PACKED_AS_CLASSES = ("multi_label", "distribution", "regression")
     "kind",
     [
         *("classes", "span", "choice"),
-        pytest.param("tokens", marks=pytest.mark.slow),
         # Other labels of a sequence are packed as classes are.
-        *(pytest.param(kind, marks=WEEKLY) for kind in (*PACKED_AS_CLASSES, "targets")),
+        *(pytest.param(kind, marks=WEEKLY) for kind in (*PACKED_AS_CLASSES, "targets", "tokens")),
     ],
 )
 def test_packed_rows_give_loss_and_gradients_of_their_sequences_alone(kind, heads, tiny_config):

@@ -151,6 +151,8 @@ LORA = {"lora": {"rank": 4, "alpha": 8.0}}
 EXPORTED = {"lora": {"rank": 4, "alpha": 8.0, "export": "adapter"}}
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_frozen_parts_stay_bit_for_bit_and_have_no_state(classifier):
     setup = Setup(classifier, **FREEZE, layer_decay=0.9)
     state, _ = setup.run()

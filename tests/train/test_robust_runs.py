@@ -253,6 +253,7 @@ def test_a_signal_during_an_evaluation_saves_at_once_and_nothing_is_missing(
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_checkpoint_after_a_signal_tells_the_place_in_its_own_phase(
     config, tmp_path, monkeypatch
 ):

@@ -10,7 +10,9 @@ from bertjax.base import addresses
 from bertjax.cloud import copies
 from bertjax.data.metadata import shard_paths
 from bertjax.train.run_data import RunData
-from tests.bucket_servers import upload
+from tests.bucket_servers import first_with, upload
+
+pytestmark = first_with("gs")
 
 
 @pytest.fixture

@@ -88,6 +88,7 @@ def assert_restored(program, paths, directory):
     assert names == old_names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", others_weekly(TAGGINGS, "lora"))
 def test_states_of_fine_tuning_are_restored(name, tiny_config, tmp_path):
     settings, paths = TAGGINGS[name]
@@ -99,6 +100,7 @@ def test_states_of_fine_tuning_are_restored(name, tiny_config, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sharing", others_weekly(("none", "es", "gdes"), "gdes"))
 def test_states_of_two_encoders_are_restored(sharing, tiny_family, tmp_path):
     model: Any = HEADS["rtd"](tiny_family("electra", num_hidden_layers=1))

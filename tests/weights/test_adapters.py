@@ -138,7 +138,9 @@ def test_logits_are_those_of_peft(base, tmp_path, name, capsys):
     assert np.abs(ours(tmp_path / "own", "encoder")[0] - plain).max() > 0.05
 
 
-@pytest.mark.parametrize("task", [*CLASSES, "FEATURE_EXTRACTION"])
+@pytest.mark.parametrize(
+    "task", others_weekly((*CLASSES, "FEATURE_EXTRACTION"), "SEQ_CLS", "FEATURE_EXTRACTION")
+)
 def test_each_task_has_its_head(base, tmp_path, task):
     settings = VALUE | {"task_type": task}
     expected = adapted(base(), tmp_path / "own", settings)

@@ -16,6 +16,7 @@ from bertjax.model.linear import Linear
 from bertjax.weights import init_params, load_model, save_hf
 from bertjax.weights.fill import with_training_parts
 from bertjax.weights.hf import model_card
+from tests.cases import others_weekly
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_tied_tensors_may_stand_under_either_name(saved, tiny):
 
 
 @pytest.mark.parity
-@pytest.mark.parametrize("family", ["roberta", "modernbert"])
+@pytest.mark.parametrize("family", others_weekly(("roberta", "modernbert"), "modernbert"))
 def test_what_save_model_of_safetensors_writes_is_read(
     family, tmp_path, tiny_family, tokenizer, random_params
 ):
@@ -192,6 +193,7 @@ class WithTrainingPart(BertForMaskedLM):
         }
 
 
+@pytest.mark.slow
 def test_parts_that_only_a_training_has_are_not_written(
     tmp_path, tiny_config, tokenizer, monkeypatch
 ):

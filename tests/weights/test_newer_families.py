@@ -350,10 +350,10 @@ def test_a_tensor_that_is_computed_here_must_have_its_values(
 
 
 @pytest.fixture
-def nomic(tmp_path, tiny_family, tokenizer):
+def nomic(tmp_path, tiny_family, tokenizer, random_params):
     """A model of nomic_bert in a folder, and its `config.json` with the fields of nomic's code."""
     config = tiny_family("nomic_bert", vocab_size=tokenizer.vocab_size)
-    params = HEADS["encoder"](config).init(jax.random.key(0), np.zeros((1, 8), np.int32))["params"]
+    params = random_params(HEADS["encoder"](config))
     save_hf(tmp_path, params, config, tokenizer, head="encoder")
     (tmp_path / "checksums.json").unlink()
     own_fields = {
@@ -395,10 +395,11 @@ def test_what_nomics_own_code_can_do_beside_is_refused(nomic, field, value):
         load_model(folder, "encoder")
 
 
-def test_masked_lms_of_nomics_own_code_have_berts_prefix(tmp_path, tiny_family, tokenizer):
+def test_masked_lms_of_nomics_own_code_have_berts_prefix(
+    tmp_path, tiny_family, tokenizer, random_params
+):
     config = tiny_family("nomic_bert", vocab_size=tokenizer.vocab_size)
-    model = HEADS["masked_lm"](config)
-    params = model.init(jax.random.key(0), np.zeros((1, 8), np.int32))["params"]
+    params = random_params(HEADS["masked_lm"](config))
     save_hf(tmp_path, params, config, tokenizer, head="masked_lm")
     (tmp_path / "checksums.json").unlink()
     expected = load_model(tmp_path, "masked_lm")
@@ -579,7 +580,7 @@ def test_tensors_with_the_names_of_the_layers_of_ultrabert_are_read(
     jax.tree.map(np.testing.assert_array_equal, expected.params, found.params)
 
 
-FAST = {("esm", 1), ("ultrabert", 6)}
+FAST = {("ultrabert", 6)}
 
 
 def marks_of(family, seed):

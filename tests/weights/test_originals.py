@@ -19,6 +19,7 @@ import pytest
 from bertjax import convert
 from bertjax.shipped import shipped_model
 from bertjax.weights import load_model
+from tests.cases import others_weekly
 
 torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
 transformers = pytest.importorskip("transformers", reason="the extra `parity` is not installed")
@@ -349,7 +350,7 @@ def test_a_model_of_transformers_in_composer_is_read_without_a_config(tmp_path):
 # Both.
 
 
-@pytest.mark.parametrize("trainer", ["Megatron-LM", "FlexBERT"])
+@pytest.mark.parametrize("trainer", others_weekly(("Megatron-LM", "FlexBERT"), "Megatron-LM"))
 def test_convert_verifies_the_checkpoint_of_a_trainer(tmp_path, trainer, capsys):
     if trainer == "Megatron-LM":
         model = megatron_model(WORDS)

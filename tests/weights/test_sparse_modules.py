@@ -192,12 +192,18 @@ def test_directories_that_are_written_here_have_their_embeddings_there(
     compare(library, folder, texts)
 
 
-@pytest.fixture
-def splade(masked_lm, tmp_path):
-    """A sparse encoder in a directory of its own, with static weights of queries."""
+@pytest.fixture(scope="module")
+def written_splade(masked_lm, tmp_path_factory):
+    """A sparse encoder with static weights of queries."""
     fields = {"static_queries": True, "pooling": "sum"}
     loaded = load_model(masked_lm("bert"), "sparse", head_fields=fields)
-    return write(loaded, tmp_path / "splade")
+    return write(loaded, tmp_path_factory.mktemp("splade") / "model")
+
+
+@pytest.fixture
+def splade(written_splade, tmp_path):
+    """A copy of a sparse encoder, which a test may change."""
+    return shutil.copytree(written_splade, tmp_path / "splade")
 
 
 def write(loaded, folder):
