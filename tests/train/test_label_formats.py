@@ -14,7 +14,7 @@ from bertjax.inference.pretrained import Pretrained
 from bertjax.record.predictions import read_scores
 from bertjax.tasks import finetune_config
 from bertjax.weights import load_model
-from tests.cases import WEEKLY
+from tests.cases import WEEKLY, others_weekly
 from tests.conftest import write_csv
 from tests.lines import json_lines
 
@@ -131,9 +131,8 @@ def test_two_models_of_each_kind_of_labels_are_compared(kind, run, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
 @pytest.mark.parity
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", others_weekly(KINDS, "targets"))
 def test_transformers_reads_the_model_with_equal_logits(kind, run, sentences):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
