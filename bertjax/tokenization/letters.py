@@ -23,6 +23,8 @@ _MARKED = regex.compile(
 )
 _WORD = regex.compile(r"\p{L}[\p{L}\p{M}]{1,29}")
 _DECOMPOSED_SHARE = 0.01
+# Of the words, above which stripping marks is warned of: more have marks in Vietnamese or Czech.
+_STRIPPED_SHARE = 0.2
 _SAMPLED = 300_000
 _RARE_SHARE = 0.0005
 """Texts in Latin script alone have fewer letters with marks of other scripts, in quotations."""
@@ -133,11 +135,12 @@ def about_letters(tokenizer: Tokenizer, texts: Iterable[str], normalize: str = "
 def _about_case_and_marks(words: Counter[str], normal: Callable[[str], str], strips: bool) -> str:
     """Says if letters keep their case and marks, with the word that shows the most."""
 
-    def interest(word: str) -> tuple[bool, bool, bool, int]:
+    def loses_marks(word: str) -> bool:
         after = normal(word)
-        marks = _marks(word)
-        changes = _marks(after) < marks or (_is_composed(word) and not _is_composed(after))
-        return changes, marks > 0, word.lower() != word, words[word]
+        return _marks(after) < _marks(word) or (_is_composed(word) and not _is_composed(after))
+
+    def interest(word: str) -> tuple[bool, bool, bool, int]:
+        return loses_marks(word), _marks(word) > 0, word.lower() != word, words[word]
 
     case = "keep their case"
     marks = "keep"
@@ -153,8 +156,12 @@ def _about_case_and_marks(words: Counter[str], normal: Callable[[str], str], str
         remedy = f"; train_tokenizer {', '.join(flags)}"
     word = max(words, key=interest)
     changed = sum(count for other, count in words.items() if normal(other) != other)
+    stripped = sum(count for other, count in words.items() if loses_marks(other))
+    letters = "Letters"
+    if stripped > _STRIPPED_SHARE * words.total():
+        letters = "warning: letters"
     example = f"{word!r} {_becomes(word, normal(word), changed / words.total())}"
-    return f"Letters {case} and {marks} their marks: {example}{remedy}."
+    return f"{letters} {case} and {marks} their marks: {example}{remedy}."
 
 
 def _becomes(word: str, after: str, changed: float) -> str:

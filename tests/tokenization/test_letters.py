@@ -137,6 +137,21 @@ def test_what_is_done_to_letters_is_said(tmp_path, capsys, flags, text, line):
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "warns"),
+    [
+        ("Hộp thoại này mở tập tin", True),
+        ("Die Größe der Datei ist in dem Dialog ein Wert", False),
+        ("THE CAT SAT ON THE MAT", False),
+    ],
+)
+def test_stripping_the_marks_of_many_words_is_warned_of(tmp_path, capsys, text, warns):
+    trained(tmp_path, [text])
+    assert ("warning: letters are lower-cased and lose" in capsys.readouterr().out) == warns
+    trained(tmp_path, [text], "--no_strip_accents")
+    assert "warning" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
 @pytest.mark.parametrize(("repeats", "is_said"), [(40, True), (4_000, False)])
 def test_marks_of_a_rare_script_that_are_stripped_are_said(
