@@ -46,6 +46,9 @@ MANY_COPIES = (0.05, 0.2)
 USUAL_PAIRS = (0.2, 0.8)
 FEW_SENTENCES = 1.5
 MANY_WITHOUT_END = 0.8
+# Losses on fewer tokens, of which about 15 % are masked, are too noisy to be compared.
+FEW_HELD_OUT = 5_000
+LARGE_EVAL_FRACTION = 0.1
 
 
 def prepare(config: PrepareConfig | None = None, **fields: Any) -> "Metadata | None":
@@ -281,6 +284,7 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
         _print_pairs(metadata)
     _print_copies(metadata)
     if "eval" in metadata.splits:
+        _print_few_held_out(metadata)
         entropy = metadata.splits["eval"].unigram_entropy_nats
         print(
             "unigram entropy of the held-out text, the least loss of a model that ignores context: "
@@ -300,6 +304,17 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
                     "document: add documents, or increase --chunk_mb."
                 )
     print(f"written to {directory}")
+
+
+def _print_few_held_out(metadata: "Metadata") -> None:
+    held_out = metadata.splits["eval"]
+    is_small = metadata.settings["eval_fraction"] < LARGE_EVAL_FRACTION
+    if held_out.text_tokens < FEW_HELD_OUT and is_small:
+        print(
+            f"warning: only {held_out.text_tokens:,} tokens are held out for evaluation (documents:"
+            f" {held_out.documents:,}), so its losses will be noisy: give --eval_fraction "
+            f"{LARGE_EVAL_FRACTION}."
+        )
 
 
 def _print_unknown(metadata: "Metadata") -> None:

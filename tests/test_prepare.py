@@ -736,6 +736,15 @@ def test_real_text_gives_the_same_examples_for_one_and_two_processes(tmp_path):
     assert json.loads((tmp_path / "1" / "metadata.json").read_text())["vocab_size"] == 30522
 
 
+@pytest.mark.parametrize(("fraction", "warns"), [(0.01, True), (0.1, False), (0.0, False)])
+def test_few_held_out_tokens_are_warned_of(config, capsys, fraction, warns):
+    metadata = prepare.run(dataclasses.replace(config, eval_fraction=fraction))
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("its losses will be noisy: give --eval_fraction 0.1." in said) == warns
+    if warns:
+        assert f"only {metadata.splits['eval'].text_tokens:,} tokens are held out" in said
+
+
 TEXT_WITHOUT_SPACES = {
     "protein": "MKTAYIAKQRQISFVKSHFSRQ" * 9,
     "Thai": "แมวกินปลาหมาวิ่งเล่น" * 8,
