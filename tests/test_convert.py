@@ -146,9 +146,15 @@ def test_verify_prints_small_differences(head, tmp_path, tiny_config, tokenizer,
     assert ("pooler_output: largest" in out) == HEADS[head](tiny_config).needs_pooler
 
 
-VERIFIED = dict.fromkeys(("deberta-v2",), ())
-VERIFIED |= dict.fromkeys(
-    ("modernbert", "roberta", "albert", "electra", "esm", "esmc", "eurobert"), pytest.mark.slow
+VERIFIED = (
+    "albert",
+    "deberta-v2",
+    "electra",
+    "esm",
+    "esmc",
+    "eurobert",
+    "modernbert",
+    "roberta",
 )
 
 
@@ -156,7 +162,7 @@ VERIFIED |= dict.fromkeys(
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(x, marks=VERIFIED.get(x, WEEKLY))
+        pytest.param(x, marks=pytest.mark.slow if x in VERIFIED else WEEKLY)
         for x in FAMILIES
         if x == "modernbert" or x not in ("bert", *OF_OTHERS)
     ],

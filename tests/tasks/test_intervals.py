@@ -295,7 +295,7 @@ def test_mcnemar_is_the_binomial_test_of_scipy():
     assert mcnemar(first, first) == 1.0
 
 
-@pytest.mark.parametrize("kind", others_weekly(TASKS, "targets", "entities"))
+@pytest.mark.parametrize("kind", others_weekly(TASKS, "entities"))
 def test_ten_thousand_rows_take_less_than_five_seconds(kind):
     task, pairs = pairs_of(kind, 10_000)
     rows = ScoredRows(task)

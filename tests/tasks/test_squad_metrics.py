@@ -184,6 +184,7 @@ def _golds(file):
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_gold_answers_are_worth_100_on_the_dev_sets(shared):
     golds = _golds(shared / "squad" / "dev-v1.1.json")
     assert len(golds) == 10_570

@@ -88,6 +88,7 @@ def test_the_time_of_a_split_grows_with_the_text_and_not_faster():
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_conll_written_as_running_text_has_its_entities_at_their_places(shared):
     draw = random.Random(0)
     count = other = 0

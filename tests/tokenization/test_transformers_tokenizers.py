@@ -156,6 +156,7 @@ def _check_words(tokenizer, theirs, words):
 
 @pytest.mark.real
 @pytest.mark.parity
+@pytest.mark.slow
 @pytest.mark.parametrize("name", others_weekly(WITH_WORDS, "roberta-base"))
 def test_words_of_conll_get_the_ids_of_transformers(shared, name):
     transformers = pytest.importorskip("transformers")
@@ -208,6 +209,7 @@ def test_odd_words_get_the_ids_of_transformers_with_a_space_before_each(kinds, t
 
 @pytest.mark.real
 @pytest.mark.parity
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", others_weekly(["roberta-base", "bert-base-uncased"], "roberta-base")
 )

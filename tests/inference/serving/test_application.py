@@ -16,6 +16,7 @@ from bertjax.inference.embedder import LINE_CHARACTERS
 from bertjax.inference.serving import models as served
 from bertjax.inference.serving.batching import work
 from bertjax.inference.serving.models import load_served
+from tests.cases import others_weekly
 from tests.served_models import PROMPTS, few_shapes, write_models, write_tagger
 
 for package in ("uvicorn", "orjson", "pydantic", "prometheus_client"):
@@ -221,7 +222,9 @@ def test_predictions_are_those_of_python(client, ours, sentences):
     assert "'none'" in answer_of(client, "/models/class/", 422, **fields)["error"]
 
 
-@pytest.mark.parametrize("endpoint", ["embed", "predict", "embed_sparse"])
+@pytest.mark.parametrize(
+    "endpoint", others_weekly(["embed", "predict", "embed_sparse"], "embed", "predict")
+)
 def test_a_batch_changes_no_answer(client, sentences, endpoint):
     """Texts of mixed lengths alone, in one request, and among the requests of others."""
     path = "/models/class/predict" if endpoint == "predict" else f"/{endpoint}"
@@ -270,7 +273,7 @@ def test_no_request_compiles_a_program(client, loaded, sentences):
             inputs = [[text] for text in texts]
             answer_of(client, "/models/class/predict", inputs=inputs, truncate=True)
 
-        list(threads.map(ask, rng.integers(0, 10**6, 60).tolist()))
+        list(threads.map(ask, rng.integers(0, 10**6, 30).tolist()))
     assert [program._cache_size() for program in programs] == before
 
 

@@ -156,6 +156,7 @@ def test_official_files_are_found_by_version_and_parts_if_there_is_one(tmp_path)
 
 
 @pytest.mark.real
+@pytest.mark.slow
 def test_the_official_files_are_read_whole(shared):
     old = read_squad(shared / "squad", "1.1")
     new = read_squad(shared / "squad", "2.0")
