@@ -55,6 +55,12 @@ def test_training_twice_in_two_processes_gives_equal_files(text, tmp_path, kind)
     assert load_tokenizer(tmp_path / "one").vocab_size == 500
 
 
+def test_bytes_that_are_replaced_are_counted(text, tmp_path, capsys):
+    text.write_bytes(text.read_bytes() + b"caf\xe9 na\xefve\n")
+    train_tokenizer(input=str(text), errors="replace", output=str(tmp_path / "a"), vocab_size=200)
+    assert "replaced characters: 2\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
 def test_dropped_words_are_reported(text, tmp_path, monkeypatch, capsys, kind):
     monkeypatch.setattr(count_words, "__defaults__", (None, 9_000))

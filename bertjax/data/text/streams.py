@@ -596,6 +596,7 @@ def _decoded_blocks(
     name: str, stream: Stream, errors: str, counts: Counter, encoding: str = "utf-8"
 ) -> Iterator[str]:
     offset = replaced = size = 0
+    line = 1
     is_utf8 = encoding == "utf-8"
     if is_utf8 and stream.peek(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8:
         offset = len(stream.read(len(codecs.BOM_UTF8)))
@@ -610,17 +611,20 @@ def _decoded_blocks(
         except UnicodeDecodeError as error:
             bad = error.object[error.start]
             place = offset - len(pending) + error.start
+            before = block[: max(0, error.start - len(pending))]
+            line += decoder.decode(before).count("\n")
             is_cut = error.reason == "unexpected end of data"  # at most a character is wrong
             remedy = ""
             if not is_cut:
                 remedy = _remedy(error.object)
             raise ValueError(
-                f"{name} is not {encoding.upper()}: byte 0x{bad:02x} at offset {place:,} "
-                f"({error.reason}). "
+                f"{name} is not {encoding.upper()}: byte 0x{bad:02x} in line {line:,}, at offset "
+                f"{place:,} ({error.reason}). "
                 f"{remedy}If only a few bytes are wrong, --errors replace reads U+FFFD for them."
             ) from error
         offset += len(block)
         size += len(text)
+        line += text.count("\n")
         if errors == "replace" and "\ufffd" in text:
             replaced += text.count("\ufffd")
             if is_utf8:

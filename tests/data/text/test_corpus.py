@@ -19,6 +19,7 @@ import pytest
 import zstandard
 
 from bertjax.base import progress
+from bertjax.data.text import streams
 from bertjax.data.text.corpus import Corpus, ReadOptions
 from bertjax.data.text.pydocs import clean, is_english, module_paragraphs
 from bertjax.data.text.sentences import sentences_of, split_sentences
@@ -198,7 +199,8 @@ def test_undecodable_bytes_are_located_and_can_be_replaced(tmp_path):
     good = ("é" * 300_001).encode() + b" a. \n"
     path = write(tmp_path / "latin.txt", good + b"caf\xe9 au lait")
     with pytest.raises(
-        ValueError, match=rf"latin.txt is not UTF-8: byte 0xe9 at offset {len(good) + 3:,} "
+        ValueError,
+        match=rf"latin.txt is not UTF-8: byte 0xe9 in line 2, at offset {len(good) + 3:,} ",
     ):
         read(path)
     assert read(path, errors="replace")[-1][-1].endswith("caf\ufffd au lait")
@@ -208,6 +210,19 @@ def test_undecodable_bytes_are_located_and_can_be_replaced(tmp_path):
     bom = write(tmp_path / "bom.txt", b"\xef\xbb\xbfab\xff")
     with pytest.raises(ValueError, match="offset 5 "):
         read(bom)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("cut", [0, 1, 2])
+def test_an_undecodable_byte_is_of_the_line_that_it_stands_in(tmp_path, monkeypatch, end, cut):
+    monkeypatch.setattr(streams, "BLOCK_BYTES", 64)
+    lines = [f'{{"text": "Zeile {number} für alle."}}' for number in range(40)]
+    content = end.join(lines).encode()
+    place = content.index(b"Zeile 29") + cut
+    bad = content[:place] + b"\xf0" + content[place:]
+    path = write(tmp_path / "a.jsonl", bad)
+    with pytest.raises(ValueError, match=f"byte 0xf0 in line 30, at offset {place:,} "):
+        read(path)
 
 
 _ENCODED = {
