@@ -164,19 +164,24 @@ def _excluded(files: tuple[str, ...]) -> frozenset[str]:
     """Returns the runs of words of all texts in test files."""
     if not files:
         return frozenset()
-    from bertjax.data.preparation.exclusion import runs_of
+    from bertjax.data.preparation.exclusion import FEWEST_WORDS, runs_of
     from bertjax.tasks.sources.tables import Table
 
-    texts = []
+    rows = searched = 0
+    runs: set[str] = set()
     for file in files:
         for _, row in Table(file).rows():
-            texts.extend(_texts_in(row))
-    runs = runs_of(texts)
+            rows += 1
+            for text in _texts_in(row):
+                found = runs_of([text])
+                runs |= found
+                searched += bool(found)
     print(
-        f"--exclude: documents with one of {len(runs):,} runs of words in {len(texts):,} texts are "
-        "left out; texts of fewer than 8 words are not searched"
+        f"--exclude: documents with one of {len(runs):,} runs of words in {searched:,} texts "
+        f"of {rows:,} rows are left out; texts of fewer than {FEWEST_WORDS} words, such as labels, "
+        "are not searched"
     )
-    return runs
+    return frozenset(runs)
 
 
 def _texts_in(value: Any) -> Iterator[str]:
@@ -277,8 +282,7 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
     for line in pairs:
         print(line)
     _print_sources(metadata)
-    for name, count in metadata.counts.items():
-        print(f"{name.replace('_', ' ')}: {count:,}")
+    _print_counts(metadata)
     _print_unknown(metadata)
     if metadata.has_sentence_pairs:
         _print_pairs(metadata)
@@ -304,6 +308,17 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
                     "document: add documents, or increase --chunk_mb."
                 )
     print(f"written to {directory}")
+
+
+def _print_counts(metadata: "Metadata") -> None:
+    kept = sum(summary.documents for summary in metadata.splits.values())
+    for name, count in metadata.counts.items():
+        note = ""
+        if name == "characters":
+            note = " without spaces"
+        elif name == "excluded_documents":
+            note = f" ({count / (count + kept):.1%})"
+        print(f"{name.replace('_', ' ')}: {count:,}{note}")
 
 
 def _print_few_held_out(metadata: "Metadata") -> None:

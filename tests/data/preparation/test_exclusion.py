@@ -43,6 +43,7 @@ def test_a_decontaminated_corpus_holds_no_test_row(processes, tmp_path, capsys):
     sentences = [" ".join(rng.choices(WORDS, k=20)) for _ in range(400)]
     tests = [" ".join(rng.choices(WORDS, k=20)) for _ in range(12)]
     rows = [{"id": n, "texts": {"question": text}} for n, text in enumerate(tests[:6])]
+    rows[0]["label"] = "positive"
     rows += [{"id": n, "words": text.split()} for n, text in enumerate(tests[6:], 6)]
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     documents = [sentences[n : n + 4] for n in range(0, 400, 4)]
@@ -64,7 +65,10 @@ def test_a_decontaminated_corpus_holds_no_test_row(processes, tmp_path, capsys):
     metadata = prepare(**settings, output=str(output), exclude=exclude)
     assert metadata.counts["excluded_documents"] == 12
     assert metadata.splits["train"].documents == 88
-    assert "excluded documents: 12" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "excluded documents: 12 (12.0%)" in said
+    assert "in 12 texts of 12 rows are left out" in said
+    assert f"characters: {metadata.counts['characters']:,} without spaces" in said
     texts = []
     for path in output.glob("train-*.array_record"):
         texts += [tokenizer.decode(decode_row(row).input_ids.tolist()) for row in read_shard(path)]
