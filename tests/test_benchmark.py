@@ -61,7 +61,6 @@ def test_local_layers_cost_their_window():
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
 def test_products_alone_take_longer_the_more_there_are(monkeypatch):
     monkeypatch.setattr("bertjax.devices.flops.SECONDS_OF_A_LOOP", 0.005)
     one = Roofline(forward_products(named_config("bert-tiny"), 1, 16, 2), "float32")

@@ -27,7 +27,7 @@ CHANGES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", others_weekly(CHANGES, "eurobert", "ultrabert"))
+@pytest.mark.parametrize("family", others_weekly(CHANGES, "ultrabert"))
 def test_a_resumed_run_equals_an_uninterrupted_one(
     family, prepared, tokenizer, tiny_family, tmp_path, monkeypatch
 ):

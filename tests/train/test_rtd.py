@@ -216,7 +216,6 @@ def whole(config, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive
 def test_both_models_are_exported_and_measured(whole, config, sentences):
     lines = json_lines(whole / "run" / "metrics.jsonl")
     evaluated = [x for x in lines if "eval/rtd_loss" in x]
@@ -256,11 +255,12 @@ def test_a_generator_learns_the_same_whatever_the_discriminator_does(whole, conf
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("devices", "mesh", "microbatches"),
     [
-        pytest.param(1, MeshConfig(), 1, marks=pytest.mark.exhaustive),
-        pytest.param(1, MeshConfig(), 4, marks=pytest.mark.exhaustive),
+        (1, MeshConfig(), 1),
+        (1, MeshConfig(), 4),
         (8, MeshConfig(fsdp=2, tensor=2), 2),
     ],
 )
