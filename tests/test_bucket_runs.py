@@ -90,6 +90,8 @@ def test_finetuning_reads_files_and_model_from_a_bucket(upload, one_layer, sente
     assert vectors.labels == ["a", "b"]
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 @first_with("gs")
 def test_preparation_reads_text_from_a_bucket(upload, corpus, small_chunks, tmp_path):
     folder = tmp_path / "texts"

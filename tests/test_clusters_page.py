@@ -48,6 +48,8 @@ def test_simulated_devices_are_used(capsys):
     assert "8 x cpu" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 @executes("python -m bertjax.prepare --input 'text/*' --tokenizer bert-base-uncased --max_length")
 @pytest.mark.parametrize("bucket_server", ["gs"], indirect=True)  # as in the command
 def test_preparation_into_a_bucket(bucket, corpus, prepared):

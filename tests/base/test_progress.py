@@ -133,6 +133,7 @@ def test_a_terminal_shows_a_bar_that_updates_at_most_ten_times_a_second():
     assert 2 <= len(set(states)) <= 10 * (int(end[1]) - progress.SILENT_SECONDS + 0.5) + 1
 
 
+@pytest.mark.slow
 def test_the_output_goes_to_its_file_while_the_bar_is_on_the_terminal(tmp_path):
     with (tmp_path / "out").open("wb") as file:
         shown = on_a_terminal(WORK, file.fileno())

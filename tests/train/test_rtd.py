@@ -276,6 +276,8 @@ def test_devices_and_microbatches_change_nothing(
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_sequences_of_a_packed_row_are_as_alone(tiny, random_params, monkeypatch):
     best = lambda logits, uniforms: jnp.argmax(logits, axis=-1)  # noqa: E731
     monkeypatch.setattr(heads, "sample", best)

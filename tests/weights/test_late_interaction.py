@@ -190,7 +190,7 @@ def test_embeddings_of_texts_take_nothing_from_modules_of_tokens(one_layer, tmp_
     "metadata",
     [
         pytest.param(None, marks=WEEKLY),
-        {"query_maxlen": 12, "doc_maxlen": 20, "dim": 8},
+        pytest.param({"query_maxlen": 12, "doc_maxlen": 20, "dim": 8}, marks=pytest.mark.slow),
     ],
 )
 def test_the_files_of_stanford_are_read_and_written_as_those_of_others(

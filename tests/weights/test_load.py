@@ -29,13 +29,12 @@ pytestmark = pytest.mark.parity
 IDS = np.array([[5, 6, 7, 8, 9, 10, 11, 12]])
 # Those of other families are RoBERTa's or BERT's under another prefix.
 RENAMED = ("xlm-roberta", "camembert", "data2vec-text", "ernie")
-QUICK = ("bert", "modernbert")
 # Not tested so: these tests write the state of transformers' modules, whose names the files of some
 # families do not have; RemBERT ties nothing; BertGeneration's twins alone are refused.
 OTHERWISE = ("nomic_bert", "gte", "jina_embeddings_v3", "eurobert", "esm", "esmc", "rembert")
 OTHERWISE += ("bert-generation", "ultrabert")
 OF_FAMILIES = [
-    pytest.param(x, marks=WEEKLY if x in RENAMED else () if x in QUICK else pytest.mark.slow)
+    pytest.param(x, marks=WEEKLY if x in RENAMED else () if x == "bert" else pytest.mark.slow)
     for x in FAMILIES
     if x not in OTHERWISE
 ]
