@@ -176,10 +176,11 @@ class SentenceTransformers:
 
     def found(self, kind: Any, model: Any, similarity: str) -> dict[str, float]:
         """Returns what an evaluator of the library finds."""
-        options = {"precision_recall_at_k": [100], "batch_size": 64}
+        options = {"precision_recall_at_k": [10, 100], "batch_size": 64}
         judge = kind(self.queries, self.corpus, self.right, **options)
         scores = judge(model)
-        names = {"ndcg@10": "ndcg_at_10", "mrr@10": "mrr_at_10", "recall@100": "recall_at_100"}
+        names = {"ndcg@10": "ndcg_at_10", "mrr@10": "mrr_at_10"}
+        names |= {"recall@10": "recall_at_10", "recall@100": "recall_at_100"}
         return {names[key]: scores[f"{similarity}_{key}"] for key in names}
 
     def settings(self, kind: Any, rate: float, steps: int, **others: Any) -> Any:

@@ -4,9 +4,9 @@
         --reranker DIR --output kinds.jsonl
 
 Each model indexes the corpus and searches it for all judged queries. The reranker reorders the
-first passages that the first model finds. A line of --output has nDCG@10, MRR@10 and recall@100;
-the bytes of the files of the index; the seconds to encode the corpus, compilation included; and
-the milliseconds per query, encoding included, of a second search.
+first passages that the first model finds. A line of --output has nDCG@10, MRR@10, recall@10 and
+recall@100; the bytes of the files of the index; the seconds to encode the corpus, compilation
+included; and the milliseconds per query, encoding included, of a second search.
 """
 
 import time
@@ -56,7 +56,7 @@ def measured(collection: Any, model: str) -> tuple[dict[str, Any], Any]:
     def open_index(folder: Path, count: int) -> TimedIndex:
         return TimedIndex(kind.open(folder, count), folder, values)
 
-    ranking = collection.rank(open_index)
+    ranking = collection.rank(open_index, encoder=kind.encoders["document"])
     return {**collection.score(ranking), **values}, ranking
 
 

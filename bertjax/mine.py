@@ -105,7 +105,7 @@ def run(config: MineConfig) -> None:
     kept = output.with_name(f".{output.name}.index")  # until all is written
     with files.continued(kept, identity, files.PartialFolder, _remove) as folder:
         index = kind.open(folder.path, len(texts.texts))
-        _fill(index, texts.texts, folder, output)
+        _fill(index, texts.texts, folder, output, kind.encoders["document"])
         miner = _Miner(config, texts, index, reranker)
         with files.continued(output, identity, files.PartialLines) as lines:
             rows = miner.write(lines)
@@ -119,22 +119,24 @@ def _remove(partial: Path, output: Path) -> None:
     remove(partial)
 
 
-def _fill(index: "Index", texts: list[str], folder: "PartialFolder", output: Path) -> None:
+def _fill(
+    index: "Index", texts: list[str], folder: "PartialFolder", output: Path, encoder: Any
+) -> None:
     """Adds those texts to an index in `folder` that an interrupted command has not added."""
-    from bertjax.base.progress import progress
-    from bertjax.inference.embedder import windows
+    from bertjax.inference.embedder import embedding_progress, windows
 
     if folder.done:
         print(f"continuing {output} after {folder.done:,} texts", flush=True)
     count = 0
-    with progress("embedding", len(texts), "texts") as state:
+    with embedding_progress(encoder, len(texts)) as state:
         for window in windows(texts):
             rows = np.arange(count, count + len(window))
             count += len(window)
-            if count > folder.done:
-                index.add(rows, window)
-                folder.finished(count)
-            state.advance(len(window))
+            if count <= folder.done:
+                state.skip(len(window))
+                continue
+            index.add(rows, window)
+            folder.finished(count)
 
 
 class _Texts:

@@ -47,6 +47,8 @@ class SearchConfig(VectorConfig):
     id_column: str | None = None
     """Column of the ids of passages, of queries, or of both; None: _id, or the only one with a
     usual name, such as id or docid."""
+    text_column: str | None = None
+    """Column of the texts of passages, of queries, or of both; None: text."""
     keep_same_id: bool = False
     """Whether the passage that has the id of the query is ranked; off, as in BEIR, where such a
     passage is the query itself."""
@@ -84,8 +86,8 @@ class SearchConfig(VectorConfig):
 def run(config: SearchConfig) -> None:
     """Ranks the passages for each query; writes the ranking, prints the metrics.
 
-    The metrics, nDCG@10, MRR@10 and recall@100, are printed as JSON if there are judgements, and to
-    standard error in per cent, with their 95 % intervals over the queries.
+    The metrics, nDCG@10, MRR@10, recall@10 and recall@100, are printed as JSON if there are
+    judgements, and to standard error in per cent, with their 95 % intervals over the queries.
 
     Raises FileNotFoundError, and ValueError if files or ids do not fit, or the model has another
     similarity than cosines and dot products.
@@ -101,7 +103,8 @@ def run(config: SearchConfig) -> None:
     collection = _collection(config)
     model = Pretrained(weights.load_model(config.model, "encoder"))
     kind = index_of(model.loaded, **vars(part_of(config, VectorConfig)))
-    ranking = collection.rank(kind.open, depth=max(config.top_k, DEPTH))
+    depth = max(config.top_k, DEPTH)
+    ranking = collection.rank(kind.open, depth=depth, encoder=kind.encoders["document"])
     if config.output is not None:
         write_ranking(ranking, collection.queries, Path(config.output), config.top_k)
     if collection.is_judged:
@@ -113,7 +116,11 @@ def run(config: SearchConfig) -> None:
 def _collection(config: SearchConfig) -> "Collection":
     from bertjax.inference.retrieval import Collection, beir_collection
 
-    options = {"id_column": config.id_column, "keep_same_id": config.keep_same_id}
+    options = {
+        "id_column": config.id_column,
+        "text_column": config.text_column,
+        "keep_same_id": config.keep_same_id,
+    }
     if config.retrieval_dir is not None:
         is_free = config.split is None
         split = config.split or "test"

@@ -181,6 +181,8 @@ def parse_boxes(
             f"bertjax {command} has no flag {flag}. {about}".rstrip() for flag, about in unknown
         ]
         refuse("\n".join([*lines, f"All flags: python -m bertjax.{command} --help"]))
+    if missing := ", ".join(_missing_flags(boxes, argv)):
+        refuse(f"{missing} must be given. All flags: python -m bertjax.{command} --help")
     groups = {word.removeprefix("--").partition(".")[0] for word in argv}
     registry = registry_of(_with_help_on_one_line)
     with registry:
@@ -279,7 +281,10 @@ def type_of_flags(boxes: Sequence[Box], groups: Collection[str], detail: str = "
         configs: dict[int, Any] = {}
         for box in boxes:
             if id(box.config) not in configs:
-                configs[id(box.config)] = _with_fields(box.config, values)
+                try:
+                    configs[id(box.config)] = _with_fields(box.config, values)
+                except ValueError as error:  # tyro would put it into a box
+                    refuse(str(error))
         return [*configs.values()]
 
     return _group(instantiate, fields)
@@ -393,6 +398,22 @@ def _unknown_flags(
                 similar -= {*booleans}
                 similar |= {f"no_{n}" for n in booleans}
             yield flag, did_you_mean(f"--{name}", [f"--{n}" for n in sorted(similar)])
+
+
+def _missing_flags(boxes: Sequence[Box], argv: Sequence[str]) -> Iterator[str]:
+    """Yields the flags without a default that `argv` lacks; arguments without a name are none."""
+    given = {word.partition("=")[0].replace("-", "_") for word in argv}
+    if not given.isdisjoint(("__help", "_h")):
+        return
+    for box in boxes:
+        if not isinstance(box.config, type):
+            continue
+        kinds = get_type_hints(box.config, include_extras=True)
+        for field in dataclasses.fields(box.config):
+            has_default = (field.default, field.default_factory) != (dataclasses.MISSING,) * 2
+            is_positional = tyro.conf.Positional in get_args(kinds[field.name])
+            if not has_default and not is_positional and f"__{field.name}" not in given:
+                yield f"--{field.name}"
 
 
 def _with_values(argv: Sequence[str], flags: Collection[str]) -> list[str]:

@@ -69,8 +69,8 @@ class FinetuneConfig(TrainingConfig):
     workdir: str = ""
     """Directory for checkpoints, metrics, predictions and the model; empty: runs/TASK."""
     max_length: Annotated[int, f"[{SHORTEST}, inf)"] | None = None
-    """Maximum number of tokens per sequence; None: as the files of --init say for embed, sparse,
-    colbert and rerank, else 128 (question answering: 384; rerank: 256)."""
+    """Maximum number of tokens; None: as --init says, or 128 (question answering: 384; rerank:
+    256)."""
     batch_size: Count = 32
     """Number of examples (of long texts: windows) per update, over all devices."""
     accumulation_steps: Count = 1

@@ -1,6 +1,7 @@
 """Text embeddings: one vector per text, pooled from the hidden states of the encoder."""
 
 import abc
+import contextlib
 import dataclasses
 import json
 import zlib
@@ -14,7 +15,7 @@ import numpy as np
 import bertjax
 from bertjax.base.checked import Count, check
 from bertjax.base.files import writing
-from bertjax.base.progress import progress
+from bertjax.base.progress import Progress, progress
 from bertjax.config.model import Pooling
 from bertjax.data.batches.batch import Feature
 from bertjax.inference.output_files import (
@@ -173,6 +174,26 @@ class Encoder(abc.ABC):
         for piece, outputs in read_behind(started):
             yield piece, outputs
             self.after_batch(len(piece.placements))
+
+
+@contextlib.contextmanager
+def embedding_progress(encoder: Any, total: int) -> Iterator[Progress]:
+    """Shows after each batch of an encoder how many of `total` texts it has encoded.
+
+    What the encoder calls after each batch is still called.
+    """
+    before = encoder.after_batch
+    with progress("embedding", total, "texts") as state:
+
+        def after_batch(count: int) -> None:
+            state.advance(count)
+            before(count)
+
+        encoder.after_batch = after_batch
+        try:
+            yield state
+        finally:
+            encoder.after_batch = before
 
 
 def head_of(loaded: LoadedModel, kind: type[Head], **fields: Any) -> Head:
@@ -437,8 +458,15 @@ def embed_file(
     def finish(partial: Path, output: Path) -> None:
         embedder.finish(partial, output, texts_of(source, text_column))
 
-    with continued(output, identity, embedder.partial, finish) as vectors:
-        count, empty = write_vectors(embedder, texts_of(source, text_column), vectors, output)
+    total = 0
+    for _ in texts_of(source, text_column):
+        total += 1
+    with (
+        continued(output, identity, embedder.partial, finish) as vectors,
+        embedding_progress(embedder, total) as state,
+    ):
+        texts = texts_of(source, text_column)
+        count, empty = write_vectors(embedder, texts, vectors, output, state)
     if embedder.truncated:
         print(
             f"{embedder.truncated:,} texts have {embedder.max_length} tokens or more, and longer "
@@ -450,27 +478,28 @@ def embed_file(
 
 
 def write_vectors(
-    embedder: Any, texts: Iterable[str], vectors: Any, output: Path
+    embedder: Any, texts: Iterable[str], vectors: Any, output: Path, state: Progress
 ) -> tuple[int, int]:
     """Writes those vectors that `vectors` lacks; returns how many texts there are, and are empty.
 
-    `output` is the name in the message about an interrupted command.
+    `output` is the name in the message about an interrupted command, and `state` the progress of
+    `embedder`.
     """
     done = None
     count = empty = 0
-    with progress("embedding", unit="texts") as state:
-        embedder.after_batch = state.advance
-        for window in windows(texts):
-            # Only whole windows are kept, because the texts of a window are batched together.
-            if done is None and count + len(window) > vectors.done:
-                done = _start_at(vectors, count, output)
-            if done is not None:
-                vectors.write(embedder(window))
-            count += len(window)
-            empty += sum(not text.strip() for text in window)
+    for window in windows(texts):
+        # Only whole windows are kept, because the texts of a window are batched together.
+        if done is None and count + len(window) > vectors.done:
+            done = _start_at(vectors, count, output)
         if done is None:
-            _start_at(vectors, count, output)
-        vectors.finish(count)
+            state.skip(len(window))
+        else:
+            vectors.write(embedder(window))
+        count += len(window)
+        empty += sum(not text.strip() for text in window)
+    if done is None:
+        _start_at(vectors, count, output)
+    vectors.finish(count)
     return count, empty
 
 

@@ -23,11 +23,9 @@ import numpy as np
 
 from bertjax.base.files import brief, writing
 from bertjax.base.lock import scratch_folder
-from bertjax.base.progress import progress
-from bertjax.inference.embedder import ROLES, Embedder, windows
+from bertjax.inference.embedder import ROLES, Embedder, embedding_progress, windows
 from bertjax.model.embedding_losses import unit
 from bertjax.tasks.dataset import MISSING
-from bertjax.tasks.embedding import RETRIEVAL_METRICS
 from bertjax.tasks.intervals import Interval, intervals_of_means
 from bertjax.tasks.metrics import mrr, ndcg, recall
 from bertjax.tasks.sources.columns import plain
@@ -72,6 +70,7 @@ def read_passages(
     usual_ids: set[str] | None = None,
     *,
     id_column: str | None = None,
+    text_column: str | None = None,
     warns: bool = False,
 ) -> Iterator[Passage]:
     """Yields the rows of a table, or of all tables in a folder.
@@ -80,6 +79,7 @@ def read_passages(
         usual_ids: usual names, as of `plain`, of the column of ids; None: no ids are read.
         id_column: the column of ids, if the table has it; else, and for None, it is _id, or the
             only one with a usual name.
+        text_column: the column of texts, if the table has it; else, and for None, it is text.
         warns: whether warnings name the columns that are not read, and rows without a text.
 
     Raises:
@@ -89,7 +89,9 @@ def read_passages(
     for file in data_files(path):
         table = Table(file)
         title_column = _column(table, "title")
-        text_column = _column(table, "text")
+        texts = _column(table, "text")
+        if text_column in table.columns:
+            texts = text_column
         ids = None
         if usual_ids is not None and not table.is_text:
             ids = _id_column(table, usual_ids, id_column)
@@ -97,9 +99,12 @@ def read_passages(
         for number, row in table.rows():
             where = row_name(file, number)
             title = row.get(title_column) or ""
-            text = row.get(text_column)
+            text = row.get(texts)
             if not isinstance(title, str) or not isinstance(text, str):
-                raise ValueError(f"{where} has no text: give _id, title and text.")
+                raise ValueError(
+                    f"{where} has no text as {texts!r} (columns: {brief(', '.join(table.columns))})"
+                    ": add it, or name the column of the texts text, or as --text_column of search."
+                )
             id = "-"
             if ids is not None:
                 id = _id_of(row, ids, where)
@@ -109,10 +114,13 @@ def read_passages(
             passage = Passage(where, id, title, text)
             yield passage
             if is_blank(passage.whole) or text.strip().lower() in _MISSING:
-                without_text.append(str(number))
+                row_and_id = f"row {number}"
+                if ids is not None:
+                    row_and_id += f", id {id}"
+                without_text.append(row_and_id)
         if warns:
             warn(file, "rows whose text is empty, or NaN, None and the like", without_text)
-            read = {ids, title_column, text_column, "metadata"}
+            read = {ids, title_column, texts, "metadata"}
             others = [name for name in table.columns if not _is_known(name, read)]
             warn(file, f"columns that are not read ({brief(', '.join(others))})", others)
 
@@ -225,6 +233,8 @@ def _is_header(fields: list[str]) -> bool:
 
 QUERIES, PASSAGES = 512, 16384  # in a block of scores
 DEPTH = 100  # the passages of a ranking that the metrics need
+# The metrics of a ranking.
+METRICS = ("ndcg_at_10", "mrr_at_10", "recall_at_10", "recall_at_100")
 # {query id: {passage id: score}}, the best passages first
 Ranking = Mapping[str, Mapping[str, float]]
 Embed = Callable[[Sequence[str]], np.ndarray]
@@ -414,6 +424,7 @@ class Collection:
         judgements: as `read_judgements` reads them; judged queries alone are searched. None: there
             are none, and all queries are searched.
         id_column: as in `read_passages`, of the corpus and of the queries.
+        text_column: likewise.
         keep_same_id: whether the passage with the id of the query is ranked. It always is if ids
             are numbers of rows.
 
@@ -433,16 +444,20 @@ class Collection:
         judgements: Path | None = None,
         *,
         id_column: str | None = None,
+        text_column: str | None = None,
         keep_same_id: bool = False,
     ):
         self._corpus = corpus
-        if id_column and not has_column(queries, id_column) and not has_column(corpus, id_column):
-            raise ValueError(
-                f"{queries} and {corpus}: no file has the column {id_column!r} of --id_column."
-            )
-        self.queries = _queries_by_id(queries, id_column)
+        self._text_column = text_column
+        columns = {"id_column": id_column, "text_column": text_column}
+        for flag, name in columns.items():
+            if name and not has_column(queries, name) and not has_column(corpus, name):
+                raise ValueError(
+                    f"{queries} and {corpus}: no file has the column {name!r} of --{flag}."
+                )
+        self.queries = _queries_by_id(queries, **columns)
         ids: dict[str, str] = {}
-        for passage in read_passages(corpus, PASSAGE_IDS, id_column=id_column, warns=True):
+        for passage in read_passages(corpus, PASSAGE_IDS, warns=True, **columns):
             _add(ids, passage.id, "", passage.where)
         self._gains: Judgements = {}
         self.is_judged = judgements is not None
@@ -483,14 +498,18 @@ class Collection:
                 )
         warn(queries, "passages with these ids are left out (see --keep_same_id)", same)
 
-    def rank(self, open_index: OpenIndex, *, depth: int = DEPTH) -> Ranking:
-        """Ranks the best `depth` passages for each query.
+    def rank(self, open_index: OpenIndex, *, depth: int = DEPTH, encoder: Any = None) -> Ranking:
+        """Ranks the best `depth` passages for each query; shows the progress of their `encoder`.
 
         The index is in a temporary folder, so that memory does not grow with the corpus.
         """
         with scratch_folder() as folder:
             index = open_index(folder, len(self._ids))
-            self._fill(index)
+            if encoder is None:
+                self._fill(index)
+            else:
+                with embedding_progress(encoder, len(self._ids)):
+                    self._fill(index)
             scores, places = index.search([*self.queries.values()], depth + 1)
         ranking = {}
         for query, of_query, best in zip(self.queries, scores.tolist(), places, strict=True):
@@ -504,34 +523,33 @@ class Collection:
     def _fill(self, index: Index) -> None:
         """Adds the corpus to an index, in descending order of ids."""
         done = 0
-        with progress("embedding", len(self._ids), "texts") as state:
-            for texts in windows(passage.whole for passage in read_passages(self._corpus)):
-                index.add(self._rows[done : done + len(texts)], texts)
-                done += len(texts)
-                state.advance(len(texts))
+        passages = read_passages(self._corpus, text_column=self._text_column)
+        for texts in windows(passage.whole for passage in passages):
+            index.add(self._rows[done : done + len(texts)], texts)
+            done += len(texts)
 
     def score(self, ranking: Mapping[str, Iterable[str]]) -> dict[str, float]:
-        """Returns the means over the queries of nDCG@10, MRR@10 and recall@100, as fractions."""
+        """Returns the means over the queries of the `METRICS`, as fractions."""
         means = np.mean(self.scores_of_queries(ranking), axis=0).tolist()
-        return dict(zip(RETRIEVAL_METRICS, means, strict=True))
+        return dict(zip(METRICS, means, strict=True))
 
     def intervals(self, ranking: Mapping[str, Iterable[str]]) -> dict[str, Interval]:
         """Returns the 95 % interval of each of the scores: what other queries would give."""
-        return intervals_of_means(RETRIEVAL_METRICS, self.scores_of_queries(ranking))
+        return intervals_of_means(METRICS, self.scores_of_queries(ranking))
 
     def scores_of_queries(
         self, ranking: Mapping[str, Iterable[str]]
-    ) -> list[tuple[float, float, float]]:
-        """Returns the `RETRIEVAL_METRICS` of each judged query, as fractions."""
+    ) -> list[tuple[float, float, float, float]]:
+        """Returns the `METRICS` of each judged query, as fractions."""
         scores = []
         for query, judged in self._gains.items():
             ranked = [judged.get(id, 0.0) for id in ranking[query]]
             gains = [*judged.values()]
             is_hit = np.sign(ranked).tolist()
             is_positive = np.sign(gains).tolist()
-            scores.append(
-                (ndcg(ranked, gains, 10), mrr(is_hit, 10), recall(is_hit, is_positive, DEPTH))
-            )
+            first = recall(is_hit, is_positive, 10)
+            found = recall(is_hit, is_positive, DEPTH)
+            scores.append((ndcg(ranked, gains, 10), mrr(is_hit, 10), first, found))
         return scores
 
 
@@ -564,9 +582,9 @@ def beir_collection(
     return Collection(folder / "corpus.jsonl", folder / "queries.jsonl", *judgements, **options)
 
 
-def _queries_by_id(path: Path, id_column: str | None) -> dict[str, str]:
+def _queries_by_id(path: Path, **columns: str | None) -> dict[str, str]:
     texts: dict[str, str] = {}
-    for query in read_passages(path, QUERY_IDS, id_column=id_column, warns=True):
+    for query in read_passages(path, QUERY_IDS, warns=True, **columns):
         if is_blank(query.text):
             raise ValueError(f"{query.where} has an empty text: fill it, or remove the row.")
         _add(texts, query.id, query.text.strip(), query.where)

@@ -63,6 +63,7 @@ from bertjax.record.predictions import (
 )
 from bertjax.record.report import read_metrics
 from bertjax.tasks.calibration import HeldOutProbabilities
+from bertjax.tasks.embedding import RETRIEVAL_METRICS
 from bertjax.tasks.intervals import FEW_GROUPS, Interval, few_groups_in_words, score_intervals
 from bertjax.tasks.label_errors import LabelErrors, by_margin
 from bertjax.tasks.measures import ScoredRows, has_diagnostics
@@ -231,7 +232,10 @@ class FinetuningJob(Job):
         kind = index_of(loaded, max_length=lengths)
         for encoder in kind.encoders.values():
             encoder.after_batch = lambda _: check()
-        scores = collection.score(collection.rank(kind.open))
+        ranking = collection.rank(kind.open, encoder=kind.encoders["document"])
+        found = collection.score(ranking)
+        # recall_at_10 of an evaluation is that of its pairs.
+        scores = {name: found[name] for name in RETRIEVAL_METRICS}
         return scores | kind.metrics()
 
     def choose_state(self, checkpoints: Checkpointer, state: TrainState) -> TrainState:

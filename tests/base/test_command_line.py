@@ -438,6 +438,24 @@ def test_help_says_how_a_boolean_is_set_to_false(capsys):
     assert "--no_FLAG sets a BOOL to False" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--model", "m", "--input", "a"],
+            "--output must be given. All flags: python -m bertjax.e",
+        ),
+        (["--model=m", "--out=a.npy"], "bertjax embed has no flag --out."),
+        (["--model=m", "--input=a", "--output", "a.csv"], "--output a.csv: the name must end in"),
+    ],
+)
+def test_what_lacks_or_makes_no_sense_is_one_line_without_a_box(words, message, capsys):
+    with pytest.raises(SystemExit) as end:
+        embed.parse(words)
+    first = capsys.readouterr().err.splitlines()[0]
+    assert end.value.code == 2 and first.startswith(f"error: {message}")
+
+
 def test_several_texts_are_refused_with_the_way_to_predict_them(capsys):
     for words in (["--text", "a", "b"], ["--text=a", "b"], ["--text", "a", "--text", "b"]):
         with pytest.raises(SystemExit, match="2"):

@@ -12,6 +12,7 @@ import pytest
 
 from bertjax import search as search_command
 from bertjax.base.checksums import CHECKSUMS
+from bertjax.base.progress import Progress
 from bertjax.inference import indexes, pretrained, retrieval
 from bertjax.inference.retrieval import Collection, beir_collection, search
 from bertjax.search import write_ranking
@@ -188,7 +189,7 @@ def test_metrics_are_those_of_sentence_transformers(tmp_path):
             return torch.nn.functional.normalize(a) @ torch.nn.functional.normalize(b).T
 
     evaluator = evaluation.InformationRetrievalEvaluator(
-        *judged_texts(beir, ours), precision_recall_at_k=[100], write_csv=False
+        *judged_texts(beir, ours), precision_recall_at_k=[10, 100], write_csv=False
     )
     evaluator.store_metrics_in_model_card_data = lambda *_: None
     theirs = evaluator(Model())
@@ -198,6 +199,7 @@ def test_metrics_are_those_of_sentence_transformers(tmp_path):
         {
             "ndcg_at_10": theirs["cosine_ndcg@10"],
             "mrr_at_10": theirs["cosine_mrr@10"],
+            "recall_at_10": theirs["cosine_recall@10"],
             "recall_at_100": theirs["cosine_recall@100"],
         },
         abs=1e-12,
@@ -226,11 +228,12 @@ def test_a_models_metrics_are_those_of_sentence_transformers(one_layer, tmp_path
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     evaluator = InformationRetrievalEvaluator(
         *judged_texts(beir, beir_collection(beir, "test")),
-        precision_recall_at_k=[100],
+        precision_recall_at_k=[10, 100],
         write_csv=False,
     )
     theirs = evaluator(library.SentenceTransformer(str(model), device="cpu"))
-    names = {"ndcg_at_10": "ndcg@10", "mrr_at_10": "mrr@10", "recall_at_100": "recall@100"}
+    names = {"ndcg_at_10": "ndcg@10", "mrr_at_10": "mrr@10"}
+    names |= {"recall_at_10": "recall@10", "recall_at_100": "recall@100"}
     expected = {ours: theirs[f"cosine_{name}"] for ours, name in names.items()}
     assert found == pytest.approx(expected, abs=1e-9)
     assert len((tmp_path / "run.trec").read_text().splitlines()) == 1100
@@ -269,13 +272,15 @@ def test_metrics_are_those_of_pytrec_eval_by_the_rules_of_beir(seed, tmp_path, c
         }
         for query, scores in zip(queries, x @ y.T, strict=True)
     }
-    measures = {"ndcg_cut.10", "recip_rank", "recall.100"}
+    measures = {"ndcg_cut.10", "recip_rank", "recall.10,100"}
     theirs = library.RelevanceEvaluator(judged, measures).evaluate(run)
     assert theirs.keys() == set(names[100:135])
-    mean = {x: np.mean([row[x] for row in theirs.values()]) for x in ("ndcg_cut_10", "recall_100")}
+    measured = ("ndcg_cut_10", "recall_10", "recall_100")
+    mean = {x: np.mean([row[x] for row in theirs.values()]) for x in measured}
     ranks = [row["recip_rank"] for row in theirs.values()]
     mean["mrr"] = np.mean([x if x >= 0.1 - 1e-9 else 0 for x in ranks])  # of the first ten
-    expected = dict(zip(found, (mean["ndcg_cut_10"], mean["mrr"], mean["recall_100"]), strict=True))
+    values = (mean["ndcg_cut_10"], mean["mrr"], mean["recall_10"], mean["recall_100"])
+    expected = dict(zip(found, values, strict=True))
     assert found == pytest.approx(expected, abs=1e-9)
     warnings = capsys.readouterr().err
     for count, what in (
@@ -300,7 +305,7 @@ def test_metrics_are_those_of_pytrec_eval_by_the_rules_of_beir(seed, tmp_path, c
 def test_graded_scores_of_random_collections_are_exactly_those_of_pytrec_eval(count, tmp_path):
     """Grades from 0 to 3, ties of scores, and passages that are in no file, bit for bit."""
     library = pytest.importorskip("pytrec_eval")
-    measures = {"ndcg_cut.10", "recip_rank", "recall.100"}
+    measures = {"ndcg_cut.10", "recip_rank", "recall.10,100"}
     embed = {"query": bag_of_words, "document": bag_of_words}
     open_index = functools.partial(retrieval.DenseIndex, embed, cosine=False)
     ties = 0
@@ -312,10 +317,11 @@ def test_graded_scores_of_random_collections_are_exactly_those_of_pytrec_eval(co
         ranking = ours.rank(open_index)
         found = dict(zip(judged, ours.scores_of_queries(ranking), strict=True))
         theirs = library.RelevanceEvaluator(judged, measures).evaluate(ranking)
-        for query, (ndcg, mrr, recall) in found.items():
+        for query, (ndcg, mrr, first, recall) in found.items():
             ties += len({*ranking[query].values()}) < len(ranking[query])
             expected = theirs[query]
             assert ndcg == expected["ndcg_cut_10"], (seed, query)
+            assert first == expected["recall_10"], (seed, query)
             assert recall == expected["recall_100"], (seed, query)
             reciprocal = expected["recip_rank"]
             assert mrr == (reciprocal if reciprocal >= 0.1 else 0), (seed, query)
@@ -414,7 +420,7 @@ def test_other_columns_of_ids_are_named_by_a_flag(beir, capsys, monkeypatch):
         assert found == expected
     with pytest.raises(ValueError, match="no file has the column 'mind' of --id_column"):
         beir_collection(beir, "test", id_column="mind")
-    kind = types.SimpleNamespace(open=None, metrics=dict)
+    kind = types.SimpleNamespace(open=None, metrics=dict, encoders={"document": None})
     monkeypatch.setattr("bertjax.weights.load_model", lambda *_: None)
     monkeypatch.setattr(pretrained, "Pretrained", lambda _: types.SimpleNamespace(loaded=None))
     monkeypatch.setattr(indexes, "index_of", lambda *_, **options: kind)
@@ -483,8 +489,29 @@ def test_ids_that_occur_twice_and_rows_without_a_text_are_refused(beir):
     with pytest.raises(ValueError, match=r"corpus.jsonl, row 131: the id 'd\d+' occurs twi"):
         beir_collection(beir, "test")
     path.write_text(lines + '{"_id": "x", "text": null}\n')
-    with pytest.raises(ValueError, match=r"corpus.jsonl, row 131 has no text"):
+    with pytest.raises(ValueError, match=r"row 131 has no text as 'text' .columns: _id, .*text"):
         beir_collection(beir, "test")
+    path.write_text('{"_id": "d1", "body": "ab"}\n')
+    with pytest.raises(
+        ValueError, match=r"row 1 has no text as 'text' .columns: _id, body.*--text_c"
+    ):
+        beir_collection(beir, "test")
+
+
+def test_texts_may_stand_in_another_column_of_one_file_or_of_both(beir, capsys):
+    expected = beir_collection(beir, "test").rank(EMBED)
+    for name in ("corpus", "queries"):
+        path = beir / f"{name}.jsonl"
+        rows = []
+        for row in json_lines(path):
+            rows.append({"body" if key == "text" else key: row[key] for key in row})
+        write_rows(path, rows)
+        capsys.readouterr()
+        found = beir_collection(beir, "test", text_column="body")
+        assert found.rank(EMBED) == expected
+        assert "not read" not in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"no file has the column 'bodi' of --text_column"):
+        beir_collection(beir, "test", text_column="bodi")
 
 
 def test_texts_that_are_empty_or_missing_and_columns_that_are_not_read_are_named(beir, capsys):
@@ -498,7 +525,9 @@ def test_texts_that_are_empty_or_missing_and_columns_that_are_not_read_are_named
     beir_collection(beir, "test").rank(EMBED)
     lines = [line for line in capsys.readouterr().err.splitlines() if "corpus.jsonl" in line]
     assert len(lines) == 2
-    assert lines[0].endswith("rows whose text is empty, or NaN, None and the like: 3, such as '4'")
+    assert lines[0].endswith(
+        "rows whose text is empty, or NaN, None and the like: 3, such as 'row 4, id d119'"
+    )
     assert "columns that are not read (headline, url, Title): 3, such as " in lines[1]
 
 
@@ -510,6 +539,32 @@ def test_the_only_judgements_serve_for_another_split_with_a_line_that_says_so(be
     assert "judgements of qrels/test.tsv, the only file" in capsys.readouterr().err
     with pytest.raises(ValueError, match=r"qrels needs one file dev.tsv; there is: test.tsv"):
         beir_collection(beir, "dev")
+
+
+class Counting:
+    """An encoder that tells the progress after each text."""
+
+    def __init__(self):
+        self.counts = []
+        self.after_batch = self.counts.append
+
+    def __call__(self, texts):
+        for _ in texts:
+            self.after_batch(1)
+        return bag_of_words(texts)
+
+
+def test_progress_counts_the_passages_batch_by_batch_and_others_are_still_called(beir, monkeypatch):
+    shown = []
+    monkeypatch.setattr(Progress, "advance", lambda state, count=1: shown.append(state.total))
+    encoder = Counting()
+    before = encoder.after_batch
+    embed = {"query": bag_of_words, "document": encoder}
+    open_index = functools.partial(retrieval.DenseIndex, embed, cosine=True)
+    ours = beir_collection(beir, "test")
+    assert ours.rank(open_index, encoder=encoder) == ours.rank(EMBED)
+    assert shown == [130] * 130 and encoder.counts == [1] * 130
+    assert encoder.after_batch == before
 
 
 def test_a_title_of_a_query_is_not_read_as_in_beir(beir):
