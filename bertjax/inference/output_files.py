@@ -46,7 +46,7 @@ from bertjax.base.progress import waiting
 from bertjax.inference.predictor import Groups
 from bertjax.tasks import Example, Prediction, Task
 from bertjax.tasks.sources.columns import is_usual_text
-from bertjax.tasks.sources.tables import DELIMITERS
+from bertjax.tasks.sources.tables import COMMA_SEPARATED, DELIMITERS, CsvForm, csv_form
 from bertjax.tasks.task import OF_GOLD
 
 
@@ -362,13 +362,18 @@ def _cell(value: Any) -> str | float | None:
 
 
 def write_converted(
-    lines: Path, output: Path, suffix: str, *, spreadsheet_safe: bool = False
+    lines: Path,
+    output: Path,
+    suffix: str,
+    *,
+    spreadsheet_safe: bool = False,
+    form: CsvForm = COMMA_SEPARATED,
 ) -> list[str]:
     """Writes predictions as a table, or as a JSON array, from a JSON lines file.
 
     `suffix` is the format: ".csv", ".tsv", ".parquet" or ".json". With `spreadsheet_safe`, texts in
-    CSV and TSV that a spreadsheet would take as formulas get a ' in front. Returns sentences for
-    the user about cells that the format cannot hold as they are.
+    CSV and TSV that a spreadsheet would take as formulas get a ' in front. CSV has the `form` of
+    the input. Returns sentences for the user about cells that the format cannot hold as they are.
     """
     if suffix == JSON_ARRAY:
         _write_array(lines, output)
@@ -387,10 +392,11 @@ def write_converted(
     rows = ([row.get(name) for name in types] for row in table)
     if spreadsheet_safe:
         rows = (list(map(without_formula, row)) for row in rows)
-    with output.open("w", encoding="utf-8", newline="") as file:
-        if suffix == ".tsv":
+    if suffix == ".tsv":
+        with output.open("w", encoding="utf-8", newline="") as file:
             return notes + _write_tsv(rows, file)
-        csv.writer(file).writerows(rows)
+    with output.open("w", encoding=form.encoding, newline="") as file:
+        csv.writer(file, delimiter=form.delimiter).writerows(rows)
     return notes
 
 
@@ -624,8 +630,9 @@ def prediction_lines(
             os.replace(partial, output)
             return
         safe = bool(settings.get("spreadsheet_safe"))
+        form = csv_form(input or "")
         with writing(output) as temporary:
-            notes = write_converted(partial, temporary, suffix, spreadsheet_safe=safe)
+            notes = write_converted(partial, temporary, suffix, spreadsheet_safe=safe, form=form)
         for note in notes:
             print(f"{output}: {note}", file=sys.stderr)
         partial.unlink()

@@ -33,8 +33,10 @@ from bertjax.config.finetune_config import LAST
 from bertjax.inference.output_files import without_formula
 from bertjax.record.labels import held_out_label, label
 from bertjax.tasks import Example, Prediction, Task
+from bertjax.tasks.dataset import Dataset
 from bertjax.tasks.metrics import entities, higher_is_better, is_fraction, normalize_answer
 from bertjax.tasks.sources.own_files import OwnDataset
+from bertjax.tasks.sources.tables import COMMA_SEPARATED, csv_form
 from bertjax.tasks.tagging import TagTask
 from bertjax.tasks.task import Observer
 
@@ -400,12 +402,20 @@ class ClassReport(Observer):
             return
         names = self._task.labels
         path = folder / f"{split}.confusion.csv"
-        with writing(path) as temporary, temporary.open("x", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["label", *map(_cell, names)])
-            for gold in names:
-                counts = [self.confusion[gold, name] for name in names]
-                writer.writerow([_cell(gold), *counts])
+        rows: list[list[Any]] = [["label", *map(_cell, names)]]
+        for gold in names:
+            rows.append([_cell(gold), *[self.confusion[gold, name] for name in names]])
+        _write_csv(path, rows, self._task.source)
+
+
+def _write_csv(path: Path, rows: Iterable[Sequence[Any]], data: Dataset | None) -> None:
+    """Writes rows to a CSV file, as the first file of `data` is written, if it is one."""
+    form = COMMA_SEPARATED
+    if data is not None:
+        form = csv_form(next(iter(data.files.values())))
+    with writing(path) as temporary:
+        with temporary.open("x", encoding=form.encoding, newline="") as file:
+            csv.writer(file, delimiter=form.delimiter).writerows(rows)
 
 
 # The metrics of a label that an example has or has not.
@@ -662,26 +672,34 @@ ERROR_COLUMNS = (
 )
 
 
-def write_label_errors(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes a table of the labels that may be wrong, `LabelErrors.rows`.
+def write_label_errors(path: Path, rows: Sequence[Mapping[str, Any]], data: Dataset) -> None:
+    """Writes a table of the labels of `data` that may be wrong, `LabelErrors.rows`.
 
-    Columns that no row has a value of are left out. Texts that a spreadsheet would take as formulas
-    get a ' in front.
+    Columns that no row has a value of are left out. The other columns of the user's file, by which
+    rows are found there, are the last. Texts that a spreadsheet would take as formulas get a ' in
+    front.
     """
     used = [name for name in ERROR_COLUMNS if any(row.get(name) for row in rows)]
-    with writing(path) as temporary, temporary.open("x", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(used or ERROR_COLUMNS)
-        for row in rows:
-            writer.writerow([without_formula(row.get(name, "")) for name in used])
+    others: dict[str, None] = {}
+    for row in rows:
+        others |= dict.fromkeys(row["columns"])
+    table: list[Sequence[Any]] = [[*(used or ERROR_COLUMNS), *others]]
+    for row in rows:
+        cells = {**row["columns"], **row}
+        table.append([without_formula(cells.get(name, "")) for name in (*used, *others)])
+    _write_csv(path, table, data)
 
 
-def label_errors_in_words(count: int, path: Path) -> str:
-    """Says how many labels may be wrong, and where they are."""
-    if not count:
+def label_errors_in_words(rows: Sequence[Mapping[str, Any]], examples: int, path: Path) -> str:
+    """Says how many labels may be wrong, of which share of the examples, and where they are."""
+    if not rows:
         return "no label of the held-out examples seems to be wrong"
-    labels = counted(count, "label")
-    return f"{labels} of held-out examples may be wrong: {path}, the surest first"
+    share = len({row["place"] for row in rows}) / examples
+    return (
+        f"{counted(len(rows), 'label')} of held-out examples may be wrong, in {share:.1%} of "
+        f"{examples:,}: {path}, the surest first. Look at the first ones: further down, the model "
+        "is wrong more often than the label."
+    )
 
 
 def shown_label_errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -691,7 +709,8 @@ def shown_label_errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         texts = {"text": _cut(row["text"]), "place": _place(row["place"])}
         if row.get("pair"):
             texts["pair"] = _cut(row["pair"])
-        shown.append({**row, **texts})
+        known = {name: row[name] for name in ERROR_COLUMNS if name in row}
+        shown.append({**known, **texts})
     return {"count": len(rows), "rows": shown}
 
 

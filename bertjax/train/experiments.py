@@ -586,8 +586,8 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
             print(evaluation["verdict"])
         if judged:
             rows = judged.rows()
-            write_label_errors(workdir / LABEL_ERRORS, rows)
-            print(label_errors_in_words(len(rows), workdir / LABEL_ERRORS))
+            write_label_errors(workdir / LABEL_ERRORS, rows, task.data)
+            print(label_errors_in_words(rows, len(judged), workdir / LABEL_ERRORS))
             evaluation["label_errors"] = shown_label_errors(rows)
         write_json(workdir / EVALUATION, evaluation)
         print(

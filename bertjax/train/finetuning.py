@@ -352,17 +352,19 @@ class FinetuningJob(Job):
     def _write_label_errors(self) -> None:
         """Writes label_errors.csv, and its first rows to the report's data."""
         rows = []
+        examples = 0
         for split, judged in self.judged.items():
+            examples += len(judged)
             if judged:
                 of_split = judged.rows()
                 shown = {"label_errors": shown_label_errors(of_split)}
                 add_to_summary(self.workdir.path / PREDICTIONS, split, shown)
                 rows += of_split
-        if any(self.judged.values()):
+        if examples:
             rows.sort(key=by_margin)
             path = self.workdir.path / LABEL_ERRORS
-            write_label_errors(path, rows)
-            print(label_errors_in_words(len(rows), path))
+            write_label_errors(path, rows, self.task.data)
+            print(label_errors_in_words(rows, examples, path))
 
     def _calibrate(self) -> None:
         """Fits a temperature or thresholds on the (first) dev split, for later predictions.

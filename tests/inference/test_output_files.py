@@ -11,6 +11,7 @@ import pytest
 from bertjax.base.printable import printable_output
 from bertjax.inference.output_files import (
     _Printed,
+    prediction_lines,
     table_row,
     write_converted,
 )
@@ -43,6 +44,28 @@ def test_csv_keeps_texts_and_has_empty_cells_where_there_is_no_answer(lines, tmp
     assert rows[0]["text"] == LINES[0]["input"]["text"]
     assert (rows[0]["label"], rows[0]["predicted_label"]) == ("yes", "no")
     assert (rows[1]["predicted_label"], rows[1]["error"]) == ("", "row 3: empty")
+
+
+@pytest.mark.parametrize(
+    ("content", "start"),
+    [
+        ("\ufeffID;text;CRP\nP1;Größe;1,5\n", "\ufefftext;label;n;predicted_label"),
+        ("sep=;\nID;text;CRP\nP1;a;1,5\nP2;a;12\n", "text;label;n;predicted_label"),
+        ('ID,text,CRP\nP1,a,"1,5"\n', "text,label,n,predicted_label"),
+        ("ID\ttext\nP1\ta\n", "text\tlabel\tn\tpredicted_label"),
+    ],
+)
+def test_csv_has_the_separator_and_the_mark_of_the_input(content, start, tmp_path):
+    (tmp_path / "in.csv").write_text(content, encoding="utf-8")
+    output = tmp_path / "out.csv"
+    with prediction_lines(str(output), str(tmp_path / "in.csv"), [], {}) as lines:
+        lines.keep(0)
+        for line in LINES:
+            lines.write(line)
+    assert output.read_text(encoding="utf-8").startswith(start)
+    table = pandas.read_csv(output, sep=start.split("label")[0][-1])
+    assert table["probability_no"][0] == 0.75
+    assert table["text"][0] == LINES[0]["input"]["text"]
 
 
 def test_tsv_has_one_line_per_row(lines, tmp_path):

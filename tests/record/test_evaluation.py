@@ -196,8 +196,12 @@ def test_one_line_says_what_the_encoder_adds():
 
 
 def test_one_is_singular(tmp_path):
-    assert label_errors_in_words(1, tmp_path).startswith("1 label of")
-    assert label_errors_in_words(1200, tmp_path).startswith("1,200 labels of")
+    said = label_errors_in_words([{"place": "a"}], 8, tmp_path)
+    assert said.startswith("1 label of held-out examples may be wrong, in 12.5% of 8: ")
+    rows = [{"place": f"row {number // 2}"} for number in range(1200)]
+    said = label_errors_in_words(rows, 2400, tmp_path)
+    assert said.startswith("1,200 labels of held-out examples may be wrong, in 25.0% of 2,400: ")
+    assert "Look at the first ones" in said
     assert form_in_words(LabelForm("multi_label", ("fever",))).startswith("1 label (fever)")
 
 

@@ -108,6 +108,10 @@ class OwnDataset(Dataset):
             names |= dataclasses.replace(columns, id=None).taken()
         return frozenset(names)
 
+    @property
+    def named_columns(self) -> frozenset[str]:
+        return frozenset(itertools.chain(*(x.named() for x in self.columns_of.values())))
+
     def has_scores(self, split: str) -> bool:
         """Returns whether the pairs of a split have scores."""
         return self.columns_of.get(split, self.columns).label is not None

@@ -5,6 +5,7 @@ JSON lines, the row number is also the line number, unless an earlier quoted fie
 ends.
 """
 
+import codecs
 import contextlib
 import csv
 import functools
@@ -117,6 +118,40 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
                 'contains a quote must be in quotes, with its own quotes doubled (""), not '
                 'escaped (\\"), and columns are separated by a comma, semicolon, tab or |.'
             ) from error
+
+
+class CsvForm(NamedTuple):
+    """What separates the fields of a CSV file, and its encoding, with or without a mark."""
+
+    delimiter: str = ","
+    encoding: str = "utf-8"
+
+
+COMMA_SEPARATED = CsvForm()
+
+
+def csv_form(path: Path | str) -> CsvForm:
+    """Returns the form of a CSV file, in which results are opened by the same program.
+
+    Of what is no CSV file, such as a folder, it is the usual form.
+    """
+    path = Path(path)
+    if suffix_of(path) != ".csv" or not path.is_file():
+        return COMMA_SEPARATED
+    with open_text(path, newline="") as file:
+        delimiter, _ = _separator(list(itertools.islice(file, _FIRST_LINES)))
+    with path.open("rb") as file:
+        if file.read(3) == codecs.BOM_UTF8:
+            return CsvForm(delimiter, "utf-8-sig")
+    return CsvForm(delimiter)
+
+
+def _separator(lines: list[str]) -> tuple[str, int]:
+    """Returns what separates fields, and how many lines have said so, which are removed."""
+    if lines and (named := _SEPARATOR_LINE.fullmatch(lines[0])):
+        del lines[0]
+        return named[1], 1
+    return _delimiter(lines), 0
 
 
 def _first_records(lines: Sequence[str], delimiter: str, quote: str = '"') -> list[list[str]]:
