@@ -14,35 +14,51 @@ if TYPE_CHECKING:
     from bertjax.weights import LoadedModel
 
 
+# How vocabularies write where a token stands in its word.
+_SIGNS = {
+    "##": "marks a token that continues a word.",
+    "\u2581": "marks a token that begins a word.",
+    "\u0120": "marks a token that begins a word.",
+}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FillMaskConfig:
-    """Config of `bertjax.fill_mask`: the model, the text, and the page to write.
+    """Config of `bertjax.fill_mask`: the model, the texts, and the page to write.
 
     Raises:
-        ValueError: `top_k` is below 1, or `html` does not end in .html.
+        ValueError: there is no text, `top_k` is below 1, or `html` does not end in .html or is
+            given with several texts.
     """
 
-    text: Annotated[str, tyro.conf.Positional]
-    """Text with one or more [MASK] tokens (`<mask>` for RoBERTa)."""
+    text: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Texts, each in quotes, with one or more [MASK] tokens (`<mask>` for RoBERTa)."""
     model: str
     """Model: a directory, the workdir of a pretraining, a TF1 checkpoint, a hub name, or
     bertjax:tiny, a small model that comes with bertjax."""
     top_k: Count = 5
     """Number of tokens to print per mask, the most probable first."""
     html: str | None = None
-    """Page to write, which needs neither a network nor other files: the tokens of the text, and the
-    most probable tokens for each mask as bars; None: none is written."""
+    """Page to write, which needs neither a network nor other files: the tokens of a single text,
+    and the most probable tokens for each mask as bars; None: none is written."""
 
     def __post_init__(self):
         check("top_k", self.top_k, Count)
+        if not self.text:
+            raise ValueError('give a text with a mask, in quotes: "The cat [MASK] here."')
+        if self.html is not None and len(self.text) > 1:
+            raise ValueError(
+                f"--html {self.html}: a page shows one text, but {len(self.text)} were given: put "
+                "a text in quotes, or give --html with each of the texts."
+            )
         if self.html is not None and not self.html.lower().endswith((".html", ".htm")):
             raise ValueError(f"--html {self.html}: the file must end in .html.")
 
 
 def run(config: FillMaskConfig) -> None:
-    """Prints the most probable tokens for each mask of `config.text`; writes the page, if any.
+    """Prints the most probable tokens for each mask of the texts; writes the page, if any.
 
-    Raises FileNotFoundError, and ValueError if the text has no mask or is too long, or the model
+    Raises FileNotFoundError, and ValueError if a text has no mask or is too long, or the model
     has no masked LM head.
     """
     from bertjax import weights
@@ -51,8 +67,17 @@ def run(config: FillMaskConfig) -> None:
 
     config = start_command(config)
     loaded = weights.load_model(config.model, "masked_lm")
-    words_of_masks = fill_mask(loaded, config.text, config.top_k)
-    _print_words(words_of_masks, loaded.tokenizer.layout.special_tokens.mask)
+    shown = ""
+    for text in config.text:
+        words_of_masks = fill_mask(loaded, text, config.top_k)
+        if len(config.text) > 1:
+            print(brief(text, 100))
+        _print_words(words_of_masks, loaded.tokenizer.layout.special_tokens.mask)
+        for words in words_of_masks:
+            shown += "".join(word[:2] for word, _ in words)
+    for sign, meaning in _SIGNS.items():
+        if sign in shown:
+            print(f"{sign} {meaning}")
     if config.html is not None:
         _write_page(Path(config.html), config, loaded)
 
@@ -74,7 +99,7 @@ def _write_page(output: Path, config: FillMaskConfig, loaded: "LoadedModel") -> 
     from bertjax.inference.masks import encoded, model_name, text_view
     from bertjax.pages import fill
 
-    ids, types = encoded(loaded, config.text, None)
+    ids, types = encoded(loaded, config.text[0], None)
     view = text_view(loaded, ids, types, top_k=config.top_k)
     page = fill("fill_mask.html", view | {"model": model_name(config.model)})
     write_text(output, page)
@@ -85,7 +110,7 @@ parse, main = command_line.command_of(
     FillMaskConfig,
     run,
     "fill_mask",
-    "Predicts the most probable tokens for each mask of a text.",
+    "Predicts the most probable tokens for each mask of texts.",
     "Use a shorter text or a smaller model.",
 )
 

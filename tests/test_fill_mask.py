@@ -12,7 +12,7 @@ from tests.browser import needs_chromium, used
 
 def test_the_most_probable_words_are_printed_for_each_mask(encoder, sentences, capsys):
     text = f"{sentences[0]} [MASK] [MASK]"
-    fill_mask.run(FillMaskConfig(model=str(encoder), text=text, top_k=3))
+    fill_mask.run(FillMaskConfig(model=str(encoder), text=(text,), top_k=3))
     printed = capsys.readouterr().out
     first, second = masks.fill_mask(load_model(encoder, "masked_lm"), text, 3)
     assert "[MASK] 1" in printed and "[MASK] 2" in printed
@@ -36,11 +36,37 @@ def test_a_text_without_a_mask_is_refused(encoder, capsys):
     assert "No [MASK] in 'abc'" in capsys.readouterr().err
 
 
+def test_several_texts_are_filled_in_turn(encoder, sentences, capsys):
+    texts = [f"{sentence} [MASK]" for sentence in sentences[:2]]
+    words = []
+    for given in (texts[:1], texts[1:], texts):
+        assert fill_mask.main([*given, "--model", str(encoder)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        words.append([line.split() for line in lines if line.startswith("│")])
+    assert words[2] == words[0] + words[1] and len(words[2]) == 10
+    assert [line for line in lines if line in texts] == texts
+    with pytest.raises(ValueError, match="shows one text, but 2 were given"):
+        FillMaskConfig(model="m", text=tuple(texts), html="a.html")
+    with pytest.raises(ValueError, match="give a text with a mask, in quotes"):
+        FillMaskConfig(model="m", text=())
+
+
+def test_the_sign_of_tokens_within_words_is_explained(capsys):
+    text = "The [MASK] sat."
+    words = [
+        word for word, _ in masks.fill_mask(load_model("bertjax:tiny", "masked_lm"), text, 500)[0]
+    ]
+    first = next(i for i, word in enumerate(words) if word.startswith("##"))
+    for count, is_said in ((first, False), (first + 1, True)):
+        fill_mask.run(FillMaskConfig(model="bertjax:tiny", text=(text,), top_k=count))
+        assert ("## marks a token that continues a word" in capsys.readouterr().out) == is_said
+
+
 def test_values_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="--html a.txt"):
-        FillMaskConfig(model="m", text="a", html="a.txt")
+        FillMaskConfig(model="m", text=("a",), html="a.txt")
     with pytest.raises(ValueError, match="top_k=0"):
-        FillMaskConfig(model="m", text="a", top_k=0)
+        FillMaskConfig(model="m", text=("a",), top_k=0)
 
 
 PAGE = """

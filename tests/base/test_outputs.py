@@ -157,7 +157,7 @@ def test_every_command_checks_its_paths_before_it_reads(tmp_path, monkeypatch):
         "predict": lambda: predict.run(predict.PredictConfig(model=place, input=place)),
         "embed": lambda: embed.run(embed.EmbedConfig(model=place, input=place, output="a.npy")),
         "fill_mask": lambda: fill_mask.run(
-            fill_mask.FillMaskConfig(model=place, text="a", html="a.html")
+            fill_mask.FillMaskConfig(model=place, text=("a",), html="a.html")
         ),
         "search": lambda: search.run(search.SearchConfig(model=place, retrieval_dir=place)),
         "export": lambda: export.run(export.ExportConfig(src=place, output=place)),
