@@ -44,6 +44,8 @@ from bertjax.record.predictions import (
     BY_CLASS,
     INTERVALS,
     SUFFIX,
+    TIE_BREAKER,
+    best_of_equal,
     split_prefix,
 )
 from bertjax.tasks import with_task_options
@@ -662,8 +664,7 @@ def _best(
 ) -> dict[str, Any] | None:
     """Returns the best evaluation after the step `start`, by the metric that selects checkpoints.
 
-    "equal" is the number of evaluations with its value, of which it is the last: of equally good
-    checkpoints, the last one counts as the best.
+    "equal" is the number of evaluations with its value, and "which" says which of them it is.
     """
     logged = metrics.eval_names()
     selected_by = facts.get("best_metric")
@@ -681,10 +682,12 @@ def _best(
     if higher:
         best = max(values.values())
     steps = [step for step, value in values.items() if value == best]
+    step, which = best_of_equal(steps, metrics.values_by_step(TIE_BREAKER, start))
     return {
         "metric": name,
         "value": best,
-        "step": steps[-1],
+        "step": step,
+        "which": which,
         "higher_is_better": higher,
         "equal": len(steps),
     }

@@ -34,6 +34,7 @@ from bertjax.base.workdir_files import DAMAGED, DELETED, REPLACED
 from bertjax.devices import hosts
 from bertjax.devices.activity import SAVING, Clock
 from bertjax.devices.host_watch import HostWatch
+from bertjax.record.predictions import TIE_BREAKER
 from bertjax.train.step import TrainState
 
 # Orbax warns of saves that follow each other closely, although they only wait for each other.
@@ -47,8 +48,8 @@ class Checkpointer:
     """Saves checkpoints in the background; keeps the last `keep` checkpoints and the best one.
 
     The best checkpoint has the lowest `metric` (the highest one if `higher_is_better`) among those
-    of the latest phase that has evaluated ones; a missing, NaN or infinite metric is never the
-    best.
+    of the latest phase that has evaluated ones; of equally good ones, the one with the lowest
+    `TIE_BREAKER` or else the last. A missing, NaN or infinite metric is never the best.
 
     If a save in the background fails, the next method call raises an OSError. Incomplete
     checkpoints, whose save was interrupted, are never restored.
@@ -82,15 +83,16 @@ class Checkpointer:
         self._keep = keep
         self._metric = metric
         self._sign = -1.0 if higher_is_better else 1.0
+        rank: Any = self._badness  # Orbax sorts by it
         best = checkpoint_managers.BestN(
-            get_metric_fn=self._badness, reverse=True, n=1, keep_checkpoints_without_metrics=False
+            get_metric_fn=rank, reverse=True, n=1, keep_checkpoints_without_metrics=False
         )
         options = ocp.CheckpointManagerOptions(
             preservation_policy=checkpoint_managers.AnyPreservationPolicy(
                 [checkpoint_managers.LatestN(keep), best]
             ),
             # Without `best_fn`, Orbax stores no metrics, so a resumed run could not find the best.
-            best_fn=lambda metrics: -self._badness(metrics),
+            best_fn=lambda metrics: -self._badness(metrics)[0],
             cleanup_tmp_directories=True,
             # Renamed first, as a kill while it is deleted would leave one that counts as damaged.
             # In a bucket, one request deletes 100 files, the mark of a whole checkpoint among them.
@@ -128,32 +130,35 @@ class Checkpointer:
             for folder in self._directory.glob(names):
                 remove_folder(folder)
 
-    def _badness(self, metrics: Any) -> float:
-        """Returns a number that is lower for a better checkpoint; infinite without a finite metric.
+    def _badness(self, metrics: Mapping[str, float]) -> tuple[float, float]:
+        """Returns numbers that are lower for a better checkpoint, the second for a tie.
 
-        Later phases rank as better, because losses depend on the sequence length.
+        The first is infinite without a finite metric. Later phases rank as better, because losses
+        depend on the sequence length.
         """
-        value = metrics.get(self._metric)
-        if value is None or not math.isfinite(value):
-            return math.inf
-        return self._sign * value - 1e3 * metrics.get("phase", 0)
+        value = metrics.get(self._metric, math.nan)
+        loss = metrics.get(TIE_BREAKER, math.nan)
+        if not math.isfinite(loss):
+            loss = math.inf
+        if not math.isfinite(value):
+            return math.inf, loss
+        return self._sign * value - 1e3 * metrics.get("phase", 0), loss
 
-    def _graded(self) -> list[tuple[float, int]]:
+    def _graded(self) -> list[tuple[tuple[float, float], int]]:
         """Returns (badness, -step) of each checkpoint with a finite metric; the least is best."""
         self.wait()
         graded = []
         for step in self._manager.all_steps():
             badness = self._badness(self._manager.metrics(step) or {})
-            if badness < math.inf:
+            if badness[0] < math.inf:
                 graded.append((badness, -step))
         return graded
 
     @property
     def best_step(self) -> int | None:
-        """The step of the best stored checkpoint, the last of equally good ones; None: there is
-        none.
-        """
-        return -min(self._graded(), default=(0, 0))[1] or None
+        """The step of the best stored checkpoint; None: there is none."""
+        _, negated = min(self._graded(), default=(0, 0))
+        return -negated or None
 
     def would_be_best(self, metrics: Mapping[str, float]) -> bool:
         """Returns whether a new checkpoint would be at least as good as all stored checkpoints.
@@ -162,7 +167,7 @@ class Checkpointer:
         constructor's `metric` is missing, NaN or infinite.
         """
         badness = self._badness(metrics)
-        return badness < math.inf and all(badness <= other for other, _ in self._graded())
+        return badness[0] < math.inf and all(badness <= other for other, _ in self._graded())
 
     @property
     def latest_step(self) -> int | None:

@@ -1,5 +1,6 @@
 """Checkpoints: what is saved is what comes back, and what failed is never taken for saved."""
 
+import math
 import os
 import signal
 import subprocess
@@ -57,6 +58,21 @@ def test_the_best_is_known_and_kept_also_by_a_run_that_was_resumed(tmp_path, cap
         checkpointer.close()
     assert sorted(int(p.name) for p in tmp_path.iterdir() if p.name.isdigit()) == [2, 6]
     assert not [record for record in caplog.records if "metric" in record.getMessage()]
+
+
+def test_of_equally_good_checkpoints_the_one_with_the_lowest_loss_is_kept_then_the_last(tmp_path):
+    rounds = [
+        [(1, 0.8, 0.6), (2, 0.8, 0.5), (3, 0.8, 0.9)],
+        [(4, 0.8, 1.2), (5, 0.7, 0.1), (6, 0.8, math.nan)],
+        [(7, 0.8, 0.5), (8, 0.8, 0.7)],
+    ]
+    for steps, best in zip(rounds, (2, 2, 7), strict=True):  # each in a run that resumes
+        with Checkpointer(tmp_path, keep=1, metric="eval/f1", higher_is_better=True) as checkpoints:
+            for step, f1, loss in steps:
+                metrics = {"eval/f1": f1, "eval/loss": loss}
+                assert checkpoints.would_be_best(metrics) == (step in (1, 2, 7))
+                checkpoints.save(step, state_of(step), {}, metrics)
+            assert checkpoints.best_step == best
 
 
 def test_a_replaced_checkpoint_has_the_metrics_and_a_kill_meanwhile_loses_nothing(
