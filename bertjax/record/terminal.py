@@ -6,7 +6,6 @@ of a table. In a log file, each entry of the metrics is a line of text, with col
 
 import collections
 import contextlib
-import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -50,10 +49,13 @@ INPUT_SECONDS = 5.0
 PREVIEW_SECONDS = 1.0
 BAR_WIDTH = 20
 LEAST_BAR_WIDTH = 8
-# The time left is estimated from so many of the last steps, and only after so many steps: the first
-# ones are slow, and a run that begins would seem to take hours.
+# Seconds without a line in a log file, after which the step before gets one.
+LINE_SECONDS = 60.0
+# The time left is estimated from so many of the last steps, and only after so many steps, or
+# seconds: the first steps are slow, and a run of short ones would seem to take hours.
 STEPS_TIMED = 100
 FIRST_STEPS = 10
+FIRST_SECONDS = 5.0
 # A step that takes so many times as long as the median has compiled another row shape.
 SLOW_STEP = 10.0
 
@@ -88,6 +90,8 @@ class Terminal(Reader):
         self._header: list[str] = []
         self._values: Mapping[str, float] = {}
         self._values_at = time.monotonic()
+        self._line_at = time.monotonic()
+        self._line_step = 0
         self._has_log_line = False
         self._time_left = TimeLeft(clock)
         self._console = printable.console(quiet=quiet)
@@ -107,9 +111,11 @@ class Terminal(Reader):
 
     def read(self, event: Any) -> None:
         match event:
-            case Started():
+            case Started(step=step):
+                self._line_step = step
                 self._time_left = TimeLeft(self._clock)
             case StepDone(step=step):
+                self._show_step_before(step)
                 self._time_left.did_step(step)
                 self._show_preview()
             case Logged(step=step, metrics=metrics):
@@ -131,20 +137,38 @@ class Terminal(Reader):
             self._values = self._preview() or self._values
             self._values_at = now
 
+    def _show_step_before(self, step: int) -> None:
+        """Writes a line of the step before `step` if a log file has had none for long.
+
+        If that step is logged, it has its line by now.
+        """
+        if self._is_live or self._console.quiet or self._line_step >= step - 1:
+            return
+        if time.monotonic() - self._line_at >= LINE_SECONDS:
+            self._print_line(step - 1, self._preview())
+
     def _show_training(self, step: int, values: Mapping[str, float]) -> None:
         self._values = values
         self._has_log_line = True
-        if self._is_live:
-            return
+        if not self._is_live:
+            self._print_line(step, values)
+
+    def _print_line(self, step: int, values: Mapping[str, float]) -> None:
+        self._line_at = time.monotonic()
+        self._line_step = step
+        loss = rate = "-"
+        if "loss" in values:
+            loss = number(values["loss"])
+        if "learning_rate" in values:
+            rate = f"{values['learning_rate']:.2e}"
         columns = [
             f"step {self._number(step)} of {self._num_steps:,}",
             f"{step / max(self._num_steps, 1):>4.0%}",
-            f"loss {number(values.get('loss', math.nan)):>7}",
+            f"loss {loss:>7}",
         ]
         if (accuracy := main_accuracy(values)) is not None:
             columns.append(f"{label(accuracy)} {value_text(accuracy, values[accuracy]):>6}")
-        if "learning_rate" in values:
-            columns.append(f"learning rate {values['learning_rate']:>8.2e}")
+        columns.append(f"learning rate {rate:>8}")
         speed = "-"
         if "tokens_per_second" in values:
             speed = f"{values['tokens_per_second']:,.0f}"
@@ -303,9 +327,11 @@ class TimeLeft:
 
     def seconds_left(self, num_steps: int) -> float | None:
         """Returns the expected seconds until the end; None after too few steps."""
-        if len(self._steps) < FIRST_STEPS:
-            return None
         seconds = self._seconds.copy()
+        if len(seconds) < 2:
+            return None
+        if len(seconds) < FIRST_STEPS and seconds[-1] - seconds[0] < FIRST_SECONDS:
+            return None
         durations = np.diff(seconds)
         usual = durations[durations <= SLOW_STEP * np.median(durations)]
         left = float(usual.mean()) * (num_steps - self._steps[-1])

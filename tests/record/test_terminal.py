@@ -207,8 +207,45 @@ def test_no_time_left_is_said_before_it_can_be_estimated(monkeypatch):
         # The first step and one later have compiled.
         seconds[activity.STEPPING] += 60.0 if step in (1, 20) else 2.0
         clock.did_step(step)
-        expected = None if step < terminal.FIRST_STEPS else pytest.approx(2.0 * (100 - step))
+        expected = None
+        if 2.0 * (step - 1) >= terminal.FIRST_SECONDS:
+            expected = pytest.approx(2.0 * (100 - step))
         assert clock.seconds_left(100) == expected
+
+
+def test_the_time_left_is_said_after_two_long_steps_or_ten_short_ones(monkeypatch):
+    record = activity.Clock()
+    seconds = dict.fromkeys(activity.ACTIVITIES, 0.0)
+    monkeypatch.setattr(record, "seconds", lambda: dict(seconds))
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: 0.0)
+    for duration, first in ((30.0, 2), (0.1, terminal.FIRST_STEPS)):
+        clock = terminal.TimeLeft(record)
+        for step in range(1, 13):
+            seconds[activity.STEPPING] += duration
+            clock.did_step(step)
+            assert (clock.seconds_left(12) is not None) == (step >= first)
+
+
+def test_a_log_has_a_line_each_minute_and_no_second_one_of_a_step(console, monkeypatch):
+    file = console(False)
+    now = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    means = {"loss": 2.5, "mlm_accuracy": 0.25}
+    log = Terminal("pretraining", clock=activity.Clock(), num_steps=12, preview=lambda: dict(means))
+    for step in range(1, 13):
+        now[0] += 25.0
+        log.read(StepDone(step, {}, None, 0, 0, 0.0))
+        if step % 10 == 0:
+            log.read(Logged(step, TRAIN))
+    for step in (13, 14):  # each takes longer than a minute, and is logged
+        now[0] += 100.0
+        log.read(StepDone(step, {}, None, 0, 0, 0.0))
+        log.read(Logged(step, TRAIN))
+    lines = file.getvalue().splitlines()
+    assert [int(line.split()[1]) for line in lines] == [2, 5, 8, 10, 12, 13, 14]
+    assert "loss   2.500  MLM accuracy  25.0%  learning rate        -" in lines[0]
+    assert len({line.index("tokens/s") for line in lines}) == 1
+    assert file.getvalue().count("4.900") == 3
 
 
 def test_the_live_line_says_what_else_the_process_does(monkeypatch):
