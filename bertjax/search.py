@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from bertjax.base import command_line, signals
 from bertjax.base.checked import Count, part_of
-from bertjax.base.files import writing
+from bertjax.base.files import TREC_SUFFIXES, writing
 from bertjax.config.model import VectorConfig
 
 if TYPE_CHECKING:
     from bertjax.inference.retrieval import Collection, Ranking
 
-TREC_SUFFIXES = (".trec", ".run", ".txt")
 SUFFIXES = (".jsonl", *TREC_SUFFIXES)
 
 

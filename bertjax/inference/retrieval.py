@@ -541,16 +541,48 @@ class Collection:
         self, ranking: Mapping[str, Iterable[str]]
     ) -> list[tuple[float, float, float, float]]:
         """Returns the `METRICS` of each judged query, as fractions."""
-        scores = []
-        for query, judged in self._gains.items():
-            ranked = [judged.get(id, 0.0) for id in ranking[query]]
-            gains = [*judged.values()]
-            is_hit = np.sign(ranked).tolist()
-            is_positive = np.sign(gains).tolist()
-            first = recall(is_hit, is_positive, 10)
-            found = recall(is_hit, is_positive, DEPTH)
-            scores.append((ndcg(ranked, gains, 10), mrr(is_hit, 10), first, found))
-        return scores
+        return [scores_of(judged, ranking[query]) for query, judged in self._gains.items()]
+
+
+def scores_of(
+    judged: Mapping[str, float], ranking: Iterable[str]
+) -> tuple[float, float, float, float]:
+    """Returns the `METRICS` of the ranking of a query, whose judgements are {passage id: gain}."""
+    ranked = [judged.get(id, 0.0) for id in ranking]
+    gains = [*judged.values()]
+    is_hit = np.sign(ranked).tolist()
+    is_positive = np.sign(gains).tolist()
+    first = recall(is_hit, is_positive, 10)
+    found = recall(is_hit, is_positive, DEPTH)
+    return ndcg(ranked, gains, 10), mrr(is_hit, 10), first, found
+
+
+def read_ranking(path: Path) -> Ranking:
+    """Reads a run file of TREC; as in trec_eval, scores order the passages, and ranks do not.
+
+    Raises:
+        ValueError: a line is none of a run file.
+    """
+    scores: dict[str, dict[str, float]] = {}
+    for number, line in read_lines(path):
+        fields = line.split()
+        if not fields:
+            continue
+        score = None
+        if len(fields) == 6:
+            score = read_number(fields[4])
+        if score is None:
+            raise ValueError(
+                f"{row_name(path, number)} is no line of a run file ({brief(line, 60)}): give "
+                "query, Q0, passage, rank, score and a name."
+            )
+        scores.setdefault(fields[0], {})[fields[2]] = score
+    ranking = {}
+    for query, passages in scores.items():
+        # Of equal scores, the higher id comes first.
+        best = sorted(passages, key=lambda id: (passages[id], id), reverse=True)
+        ranking[query] = {id: passages[id] for id in best}
+    return ranking
 
 
 def beir_collection(
