@@ -209,8 +209,8 @@ class UnusedColumns:
         if names:
             raise ValueError(
                 f"{self._path}: columns that could change the meaning of the rows: "
-                f"{brief(', '.join(shown), 90)}: each {first}, or give --ignore_columns "
-                f"{brief(' '.join(names), 60)} if nothing is meant by it."
+                f"{brief(', '.join(shown), 60)}: each {first}, or give --ignore_columns "
+                f"{brief(' '.join(names), 30)} if nothing is meant by it."
             )
 
     def _doubt(self, name: str) -> str:

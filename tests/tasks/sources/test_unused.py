@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas
 import pytest
 
+from bertjax.base.files import MAX_MESSAGE
 from bertjax.tasks import make_task
 from bertjax.tasks.classification import ClassifyOptions
 from bertjax.tasks.embedding import EmbedOptions
@@ -505,3 +506,11 @@ def test_a_key_that_the_first_row_lacks_is_a_column(name, tmp_path):
     path.write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(ValueError, match=f"row 1 has no .*'{name}'"):
         read(path, "classify")
+
+
+def test_many_columns_in_doubt_are_named_in_a_line_of_bounded_length(tmp_path):
+    columns = {f"column {i} of this table": [1.5, 2.5] for i in range(20)}
+    path = table(tmp_path / "train.jsonl", "embed", **columns)
+    with pytest.raises(ValueError, match="could change the meaning") as raised:
+        read(path, "embed")
+    assert len(str(raised.value).replace(path, "train.jsonl")) < MAX_MESSAGE - 40
