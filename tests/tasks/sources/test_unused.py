@@ -513,4 +513,4 @@ def test_many_columns_in_doubt_are_named_in_a_line_of_bounded_length(tmp_path):
     path = table(tmp_path / "train.jsonl", "embed", **columns)
     with pytest.raises(ValueError, match="could change the meaning") as raised:
         read(path, "embed")
-    assert len(str(raised.value).replace(path, "train.jsonl")) < MAX_MESSAGE - 40
+    assert len(str(raised.value).replace(path, "train.jsonl")) < MAX_MESSAGE - 30
