@@ -211,7 +211,9 @@ def import_alone(modules: list[str], packages: str) -> str:
     return done.stderr
 
 
+# That no module imports itself through others is a fast test.
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_module_can_be_imported_alone():
     paths = [file.relative_to(ROOT).with_suffix("").parts for file in FILES]
     modules = {".".join(path).removesuffix(".__init__") for path in paths}
