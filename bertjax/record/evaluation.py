@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from bertjax.base.files import counted
+from bertjax.config import FinetuneConfig
+from bertjax.record.ledger import environment
 from bertjax.record.predictions import (
     BASELINES,
     INTERVALS,
@@ -32,8 +34,8 @@ from bertjax.tasks.measures import (
     has_diagnostics,
     measure_of,
 )
-from bertjax.tasks.metrics import higher_is_better, label_metrics
-from bertjax.tasks.training_data import TrainingData
+from bertjax.tasks.metrics import DRAWS, higher_is_better, label_metrics
+from bertjax.tasks.training_data import TrainingData, rows_in_words
 
 # A slice of fewer rows has no score, because it would tell next to nothing.
 FEWEST_ROWS = 10
@@ -64,6 +66,7 @@ def data_facts(task: Task, data: TrainingData, max_length: int) -> dict[str, Any
         "windows": task.reads_windows,
         "label_kind": task.label_kind,
         "note": source.note,
+        "rows": rows_in_words(source, data),
         "warning": source.warning,
         "group_columns": source.group_columns,
         "classes": dict(zip(task.labels, data.class_counts.tolist(), strict=False)),
@@ -193,6 +196,25 @@ def diagnostics(models: Sequence[ScoredRows]) -> dict[str, dict[str, Any]]:
         if len(units) * len(task.labels) <= MOST_DECISIONS:
             found[name][INTERVALS] = intervals(measure, groups)
     return found
+
+
+_METHODS = (
+    "Methods: {config.init} was fine-tuned with seed {config.seed}; the scores are of {units} that "
+    "were not trained on{folds}. The 95 % intervals come from a bootstrap of up to {draws:,} draws "
+    "of {units}, corrected for bias and skewness (BCa, Efron 1987). Versions: {versions}."
+)
+
+
+def methods(config: FinetuneConfig, data: Mapping[str, Any]) -> str:
+    """Returns a paragraph on how the scores were computed, which an author can copy."""
+    units = "examples"
+    if columns := " or ".join(data["group_columns"]):
+        units = f"groups of examples by {columns}"
+    folds = ""
+    if config.folds:
+        folds = f", in {config.folds} folds"
+    versions = ", ".join(map(" ".join, environment()["versions"].items()))
+    return _METHODS.format(config=config, units=units, draws=DRAWS, folds=folds, versions=versions)
 
 
 def mean_scores(runs: Collection[Mapping[str, float]]) -> dict[str, float]:
@@ -346,6 +368,7 @@ def _about_data(data: Mapping[str, Any]) -> Iterator[str]:
     """Yields sentences on files, groups and labels."""
     if data["file"]:
         yield f"The model was trained on {data['file']}."
+    yield data.get("rows", "")
     yield data["note"]
     if columns := data["group_columns"]:
         yield f"A group has the rows with one value of {' or '.join(columns)}; it is in one split."

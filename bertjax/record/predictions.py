@@ -433,7 +433,7 @@ def _write_csv(path: Path, rows: Iterable[Sequence[Any]], data: Dataset | None) 
     """Writes rows to a CSV file, as the first file of `data` is written, if it is one."""
     form = COMMA_SEPARATED
     if data is not None:
-        form = csv_form(next(iter(data.files.values())))
+        form = csv_form(next(iter(data.files.values()), ""))
     with writing(path) as temporary:
         with temporary.open("x", encoding=form.encoding, newline="") as file:
             csv.writer(file, delimiter=form.delimiter).writerows(rows)
@@ -696,18 +696,13 @@ ERROR_COLUMNS = (
 def write_label_errors(path: Path, rows: Sequence[Mapping[str, Any]], data: Dataset) -> None:
     """Writes a table of the labels of `data` that may be wrong, `LabelErrors.rows`.
 
-    Columns that no row has a value of are left out. The other columns of the user's file, by which
-    rows are found there, are the last. Texts that a spreadsheet would take as formulas get a ' in
-    front.
+    Columns that no row has a value of are left out. Texts that a spreadsheet would take as formulas
+    get a ' in front.
     """
     used = [name for name in ERROR_COLUMNS if any(row.get(name) for row in rows)]
-    others: dict[str, None] = {}
+    table: list[Sequence[Any]] = [used or ERROR_COLUMNS]
     for row in rows:
-        others |= dict.fromkeys(row["columns"])
-    table: list[Sequence[Any]] = [[*(used or ERROR_COLUMNS), *others]]
-    for row in rows:
-        cells = {**row["columns"], **row}
-        table.append([without_formula(cells.get(name, "")) for name in (*used, *others)])
+        table.append([without_formula(row.get(name, "")) for name in used])
     _write_csv(path, table, data)
 
 
@@ -718,8 +713,8 @@ def label_errors_in_words(rows: Sequence[Mapping[str, Any]], examples: int, path
     share = len({row["place"] for row in rows}) / examples
     return (
         f"{counted(len(rows), 'label')} of held-out examples may be wrong, in {share:.1%} of "
-        f"{examples:,}: {path}, the surest first. Look at the first ones: further down, the model "
-        "is wrong more often than the label."
+        f"{examples:,}: {path}, the surest first, with the file and row of each. Look at the first "
+        "ones: further down, the model is wrong more often than the label."
     )
 
 
@@ -730,8 +725,7 @@ def shown_label_errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         texts = {"text": _cut(row["text"]), "place": _place(row["place"])}
         if row.get("pair"):
             texts["pair"] = _cut(row["pair"])
-        known = {name: row[name] for name in ERROR_COLUMNS if name in row}
-        shown.append({**known, **texts})
+        shown.append({**row, **texts})
     return {"count": len(rows), "rows": shown}
 
 

@@ -388,11 +388,6 @@ class Dataset:
         """The columns of `Example.row` that examples are made of, or that are to be ignored."""
         return frozenset()
 
-    @property
-    def named_columns(self) -> frozenset[str]:
-        """The columns of `Example.row` that examples are made of."""
-        return frozenset()
-
     def path(self, split: str) -> Path:
         """Returns the path of a split, as in `files`.
 

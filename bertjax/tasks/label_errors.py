@@ -208,7 +208,7 @@ class LabelErrors(Observer):
 
     def _row(self, index: int, label: str, suggested: str, judged: Judged, at: int) -> Issue:
         example, _ = self._examples[index]
-        issue: Issue = {
+        return {
             "id": example.id,
             "place": example.where,
             "text": example.text or " ".join(example.words),
@@ -219,12 +219,6 @@ class LabelErrors(Observer):
             "self_confidence": float(judged.self_confidence[at]),
             "normalized_margin": float(judged.margin[at]),
         }
-        others = {}
-        if self._task.source is not None:
-            for name, value in example.row.items():
-                if name not in self._task.source.named_columns:
-                    others[f"{name}_" if name in issue else name] = value
-        return {**issue, "columns": others}
 
 
 def _marked(task: Task, tags: Sequence[str], words: Sequence[str]) -> list[tuple[int, int, str]]:

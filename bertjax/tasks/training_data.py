@@ -9,6 +9,8 @@ to one of a few values, so that XLA compiles few batch shapes.
 import array
 import dataclasses
 import hashlib
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +30,15 @@ from bertjax.data.batches.batch import (
 )
 from bertjax.data.preparation.packing import pack
 from bertjax.data.records import ShardReader, write_shard
-from bertjax.tasks.dataset import Example, GroupKey, Lengths, connected, group_keys
+from bertjax.tasks.dataset import (
+    PROBLEMS,
+    Dataset,
+    Example,
+    GroupKey,
+    Lengths,
+    connected,
+    group_keys,
+)
 from bertjax.tasks.task import Task, TruncatedTexts
 from bertjax.tokenization import Tokenizer
 
@@ -113,6 +123,24 @@ def write_training_data(
         connected(groups) if groups else None,
         truncated.lengths(),
     )
+
+
+# What is left of a problem without its place and the remedy is the reason.
+_NO_REASON = re.compile(r"^.*?row \d+(?:, question \S+)?:? ?|[;:] .*", re.DOTALL)
+_VALUE = re.compile('"[^"]*"')
+_ROWS = "{rows:,} rows: {used:,} used, {bad:,} left out ({reasons})"
+
+
+def rows_in_words(data: Dataset, train: TrainingData) -> str:
+    """Returns how many rows are used, and why the others cannot be; "" if all can be used."""
+    problems = data.all_bad_rows()
+    if not problems:
+        return ""
+    reasons = Counter(_NO_REASON.sub("", _VALUE.sub("…", problem)) for _, problem in problems)
+    used = train.examples + sum(lengths.examples for lengths in data.lengths.values())
+    shown = [f"{count}: {reason}" for reason, count in reasons.most_common(PROBLEMS)]
+    bad = len(problems)
+    return _ROWS.format(rows=used + bad, used=used, bad=bad, reasons="; ".join(shown))
 
 
 def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> Task:

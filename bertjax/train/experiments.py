@@ -58,6 +58,7 @@ from bertjax.record.evaluation import (
     in_paragraphs,
     mean_baselines,
     mean_scores,
+    methods,
     scores_card,
     slices_in_words,
     slices_of,
@@ -563,7 +564,8 @@ def _cross_validate(config: FinetuneConfig, session: Session) -> FinetuneResult:
             "choices": [
                 f"These scores are means over {config.folds} folds, predicted by models of the "
                 "others. Scores of labels and slices are of the examples of all folds together; "
-                "AUROC compares examples of the same fold."
+                "AUROC compares examples of the same fold.",
+                methods(config, of_folds[0]["data"]),
             ],
             BY_CLASS: class_scores({"dev": report}, {"dev": held_out}),
             "slices": {"dev": slices_of(pooled, task.best_metric)},

@@ -38,6 +38,7 @@ from bertjax.record.evaluation import (
     card_of,
     class_scores,
     data_facts,
+    methods,
     slices_in_words,
     slices_of,
     verdict,
@@ -322,12 +323,15 @@ class FinetuningJob(Job):
                     of_split[name] = found[f"{split}/{name}"] = interval
             add_to_summary(self.workdir.path / PREDICTIONS, split, {INTERVALS: of_split})
         models = {split: [rows] for split, rows in self.scored.items()}
+        choices = self.choices
+        if scores:
+            choices = [*choices, methods(self.config, data)]
         evaluation = {
             "data": data,
             "scores": scores,
             INTERVALS: found,
             BASELINES: self.baselines.content if scores else {},
-            "choices": self.choices,
+            "choices": choices,
             BY_CLASS: class_scores(self.reports, models),
             "slices": slices,
         }

@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -47,7 +46,7 @@ from bertjax.record.predictions import best_metric
 from bertjax.tasks import Task
 from bertjax.tasks.embedding import SIMCSE, EmbedderOptions
 from bertjax.tasks.sources.advice import similar_classes
-from bertjax.tasks.training_data import Labels, RowShape, TrainingData, plan_rows
+from bertjax.tasks.training_data import Labels, RowShape, TrainingData, plan_rows, rows_in_words
 from bertjax.train.distillation import distilled_task
 from bertjax.train.facts import (
     FinetuningFacts,
@@ -597,13 +596,8 @@ def _lines_of_finetuning(config: FinetuneConfig, facts: FinetuningFacts) -> Iter
             f"it further with bertjax.pretrain on rows of {longest} tokens, where --new_positions "
             "says from what they start"
         )
-    if bad := task.data.all_bad_rows():
-        splits = Counter(split for split, _ in bad)
-        of_splits = ", ".join(f"{count:,} of {split}" for split, count in splits.items())
-        yield (
-            f"{counted(len(bad), 'bad row')} ({of_splits}) left out, as listed in "
-            f"{config.workdir}/{BAD_ROWS}; the first: {bad[0][1]}"
-        )
+    if rows := rows_in_words(task.data, data):
+        yield f"{rows}, as listed in {config.workdir}/{BAD_ROWS}"
     yield from summary(task, data, config)
     yield from task.data.change_notes()
 

@@ -3,10 +3,13 @@
 import dataclasses
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from sklearn.metrics import recall_score, roc_auc_score
 
+import bertjax
+from bertjax.config import FinetuneConfig
 from bertjax.record.evaluation import (
     FEWEST_ROWS,
     baselines_in_words,
@@ -16,6 +19,7 @@ from bertjax.record.evaluation import (
     data_facts,
     diagnostics,
     mean_baselines,
+    methods,
     slices_in_words,
     slices_of,
     verdict,
@@ -93,10 +97,17 @@ def test_leaks_that_were_left_out_are_no_leaks_of_the_scores():
     lengths = Lengths(*range(len(Lengths._fields)))
     leaks = tuple(Leak("dev", f"row {n}", f"copy {n}", 1.0) for n in range(4))
     source = SimpleNamespace(
-        lengths={}, files={}, note="", warning="", group_columns=(), leaks=leaks, left_out={}
+        lengths={},
+        files={},
+        note="",
+        warning="",
+        group_columns=(),
+        leaks=leaks,
+        left_out={},
+        all_bad_rows=list,
     )
     task = SimpleNamespace(data=source, labels=(), label_kind="classes", reads_windows=False)
-    data = SimpleNamespace(lengths=lengths, groups=None, class_counts=np.zeros(0))
+    data = SimpleNamespace(lengths=lengths, groups=None, class_counts=np.zeros(0), examples=0)
     facts = data_facts(task, data, 16)
     assert facts["leaked_rows"] == {"dev": 4} and facts["dropped_leaks"] == {}
     source.left_out = {"train": {"copy 0": "", "copy 1": "", "another": "bad"}}
@@ -193,6 +204,24 @@ def test_one_line_says_what_the_encoder_adds():
     without = {**EVALUATION, "baselines": {"splits": {}, "skipped": "There are none."}}
     assert baselines_in_words(without, "dev/accuracy") == "There are none."
     assert np.isfinite(EVALUATION["scores"]["dev/loss"])
+
+
+def test_the_methods_say_groups_folds_the_interval_the_seed_and_the_versions():
+    config = FinetuneConfig(task="classify", init="a-bert", seed=7, folds=5)
+    said = methods(config, {"group_columns": ["Patienten-ID"]})
+    assert said.startswith(
+        "Methods: a-bert was fine-tuned with seed 7; the scores are of groups of"
+    )
+    assert "by Patienten-ID that were not trained on, in 5 folds." in said
+    assert "bootstrap of up to 1,000 draws of groups of examples by Patienten-ID" in said
+    assert f"jax {jax.__version__}, " in said and f"bertjax {bertjax.__version__}, " in said
+    said = methods(dataclasses.replace(config, folds=0), {"group_columns": []})
+    assert "scores are of examples that were not trained on. The 95 %" in said
+
+
+def test_the_card_says_which_rows_are_used():
+    data = {**EVALUATION["data"], "rows": "727 rows: 685 used, 42 left out (42: no text)"}
+    assert "\n727 rows: 685 used, 42 left out" in card_of({**EVALUATION, "data": data})
 
 
 def test_one_is_singular(tmp_path):

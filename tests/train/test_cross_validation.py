@@ -96,6 +96,8 @@ def test_folds_predict_every_example_once_and_resume_with_the_same_bytes(
     card = (folder / "model/README.md").read_text()
     assert "means over 2 folds" in card and "of the examples of all folds together" in card
     assert "\n# whole\n" in card and "# all" not in card
+    (said,) = [line for line in card.splitlines() if line.startswith("Methods: ")]
+    assert "seed 0" in said and "in 2 folds" in said and f"bertjax {bertjax.__version__}" in said
     assert f"bag of words {100 * simple:.2f} % |" in card
     assert f"| held-out accuracy | {100 * accuracy['mean']:.2f} % |" in card
 

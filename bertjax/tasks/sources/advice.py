@@ -22,6 +22,12 @@ from bertjax.tasks.sources.tables import CSV_QUOTED, Table, read_number, read_ts
 ROWS_SEARCHED = 10_000
 # How programs for SQL escape tabs, line ends and backslashes, and mark a missing value.
 _SQL_ESCAPE = re.compile(r"(?<=[\w.,;!?])\\[tnr]|\\\\|\A\\N\Z")
+# One word with digits, such as the number of a patient.
+_CODE = re.compile(r"(?=.*\d)[\w./-]{1,40}", re.ASCII)
+_CODES = (
+    "warning: {}: most texts in {!r} are one word with digits, such as {!r}: if they are ids, name "
+    "the column of the texts with --text_column."
+)
 SEPARATORS = "|;,"
 # Numbers whose point may separate thousands: 24.827, but not 0.827 or 1250.827.
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
@@ -56,6 +62,15 @@ def escape_note(table: Table) -> str:
                     "TSV, but it is read as it stands: if it is an escape, export CSV."
                 )
     return ""
+
+
+def code_note(table: Table, column: str) -> str:
+    """Returns a warning if most texts in a column are one word with digits, as ids are, or ""."""
+    values = map(str, table.first_values(column))
+    codes = list(filter(_CODE.fullmatch, values))
+    if 2 * len(codes) <= len(table.first_rows):
+        return ""
+    return _CODES.format(table.path, column, codes[0])
 
 
 def holds_dates(values: Iterable[Any]) -> bool:
@@ -242,18 +257,11 @@ def shared_values(data: Dataset, by: By, ignored: Collection[str]) -> str:
             continue  # rows of JSON may lack a column
         values, ids = np.unique(trained, return_inverse=True)
         size = len(values)
-        is_elsewhere = np.zeros(size, bool)
-        splits = []
-        for split, of_split in hashes.items():
-            is_shared = np.isin(values, of_split)
-            is_elsewhere |= is_shared
-            if is_shared.any():
-                splits.append(split)
-        if splits and 1 < size < (1 - REPEATED) * len(ids):
+        both = np.intersect1d(values, [*itertools.chain(*hashes.values())])
+        if len(both) and 1 < size < (1 - REPEATED) * len(ids):
             is_owner = names_owner(name)
             if is_owner or _is_told(labels, ids, size, by):
-                count = np.count_nonzero(is_elsewhere)
-                found.append((is_owner, size, count, name, " or ".join(splits)))
+                found.append((is_owner, size, len(both), name, " or ".join(hashes)))
     if not found:
         return ""
     found.sort(reverse=True)

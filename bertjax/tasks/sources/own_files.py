@@ -26,7 +26,7 @@ from bertjax.tasks.dataset import (
     distinct,
 )
 from bertjax.tasks.definition import TableOptions, files_of
-from bertjax.tasks.sources.advice import escape_note, holds_dates
+from bertjax.tasks.sources.advice import code_note, escape_note, holds_dates
 from bertjax.tasks.sources.annotations import (
     ENTITIES,
     AnnotationTable,
@@ -107,10 +107,6 @@ class OwnDataset(Dataset):
             # Several rows may have one id, such as that of a patient.
             names |= dataclasses.replace(columns, id=None).taken()
         return frozenset(names)
-
-    @property
-    def named_columns(self) -> frozenset[str]:
-        return frozenset(itertools.chain(*(x.named() for x in self.columns_of.values())))
 
     def has_scores(self, split: str) -> bool:
         """Returns whether the pairs of a split have scores."""
@@ -306,6 +302,7 @@ def _find_columns(
                     one_hot = one_hot_columns(table, kind, own)
                 columns, note = find_columns(table, kind, own, labelled=labelled, one_hot=one_hot)
             notes.append(note)
+            notes.append(code_note(table, columns.text or ""))
             for same in [split] if kind.compares else tables:
                 columns_of[same] = columns
     return {split: columns_of.get(split, named) for split in tables}

@@ -139,19 +139,11 @@ def csv_form(path: Path | str) -> CsvForm:
     if suffix_of(path) != ".csv" or not path.is_file():
         return COMMA_SEPARATED
     with open_text(path, newline="") as file:
-        delimiter, _ = _separator(list(itertools.islice(file, _FIRST_LINES)))
+        delimiter = _delimiter([*itertools.islice(file, _FIRST_LINES)])
     with path.open("rb") as file:
         if file.read(3) == codecs.BOM_UTF8:
             return CsvForm(delimiter, "utf-8-sig")
     return CsvForm(delimiter)
-
-
-def _separator(lines: list[str]) -> tuple[str, int]:
-    """Returns what separates fields, and how many lines have said so, which are removed."""
-    if lines and (named := _SEPARATOR_LINE.fullmatch(lines[0])):
-        del lines[0]
-        return named[1], 1
-    return _delimiter(lines), 0
 
 
 def _first_records(lines: Sequence[str], delimiter: str, quote: str = '"') -> list[list[str]]:

@@ -10,7 +10,7 @@ from bertjax.tasks.classification import ClassifyOptions, RegressOptions
 from bertjax.tasks.dataset import Fold
 from bertjax.tasks.question_answering import QaOptions
 from bertjax.tasks.sources.squad import read_questions
-from bertjax.tasks.training_data import check_splits, write_training_data
+from bertjax.tasks.training_data import check_splits, rows_in_words, write_training_data
 from bertjax.tokenization import WordPieceTokenizer
 from tests.tables import read_tables
 
@@ -76,6 +76,24 @@ def test_if_all_rows_are_bad_the_error_says_why(kind, tmp_path):
     path.write_text("text,label\n" + "".join(f",{label}\n" for label in labels))
     with pytest.raises(ValueError, match="No example is left(.|\n)*the text in 'text' is empty"):
         make_task(kind, made(train=str(path), skip_bad_rows=True))
+
+
+def test_rows_that_are_used_and_left_out_are_counted_by_reason(tmp_path):
+    path = tmp_path / "a.csv"
+    rows = [*GOOD, "a,NA", ",yes", ",no", "b,", "c,NA", "d,NA", "e,yes,soon", "f,no,06.06"]
+    table = [row if row.count(",") == 2 else f"{row},{2000 + n}" for n, row in enumerate(rows)]
+    path.write_text("text,label,time\n" + "\n".join(table) + "\n")
+    options = ClassifyOptions(train=str(path), time_column="time", skip_bad_rows=True)
+    task = make_task("classify", options)
+    tokens = "[PAD] [UNK] [CLS] [SEP] [MASK] text a b".split()
+    tokenizer = WordPieceTokenizer({token: i for i, token in enumerate(tokens)}, do_lower_case=True)
+    train = write_training_data(task, tokenizer, 16, tmp_path / "train.array_record")
+    said = rows_in_words(check_splits(task, tokenizer, 16).data, train)
+    assert said == (
+        "48 rows: 40 used, 8 left out (3: the label 'NA' usually marks a missing one; 2: the text "
+        "in 'text' is empty; 2: time is …, which is no date of ISO 8601 such as 2026-01-31, year "
+        "or number; 1: has no label in column 'label')"
+    )
 
 
 def test_problems_that_differ_in_numbers_are_described_once(tmp_path):

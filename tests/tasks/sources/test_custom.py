@@ -422,6 +422,24 @@ def test_predictions_have_no_labels_if_the_file_does_not_tell_which_choices_they
     assert "warning" not in source.note
 
 
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        ("P{0:05}", True),
+        ("{0}", True),
+        ("word", False),
+        ("aspirin 100 mg {0}", False),
+        ("好{0}", False),
+    ],
+)
+def test_texts_that_are_ids_are_warned_of_and_words_are_not(text, warned, write):
+    rows = "".join(f"{text.format(n)},{'ab'[n % 2]}\n" for n in range(30))
+    columns = Columns(text="Patienten-ID", label="label")
+    path = write("a.csv", f"Patienten-ID,label\n{rows}")
+    note = read_tables("classify", train=path, columns=columns).note
+    assert ("most texts in 'Patienten-ID' are one word with digits" in note) == warned
+
+
 def test_a_choice_file_without_examples_is_refused(write):
     source = read_tables("choice", train=write("a.csv", "question,A,B,label\n"))
     with pytest.raises(ValueError, match="a.csv: the .* split has no examples"):
