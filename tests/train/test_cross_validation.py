@@ -96,8 +96,10 @@ def test_folds_predict_every_example_once_and_resume_with_the_same_bytes(
     card = (folder / "model/README.md").read_text()
     assert "means over 2 folds" in card and "of the examples of all folds together" in card
     assert "\n# whole\n" in card and "# all" not in card
-    (said,) = [line for line in card.splitlines() if line.startswith("Methods: ")]
-    assert "seed 0" in said and "in 2 folds" in said and f"bertjax {bertjax.__version__}" in said
+    methods = [line for line in card.splitlines() if line.startswith("Methods: ")]
+    of_test, of_folds = methods
+    assert "in 2 folds" in of_folds and "folds" not in of_test
+    assert "seed 0" in of_folds and f"bertjax {bertjax.__version__}" in of_folds
     assert f"bag of words {100 * simple:.2f} % |" in card
     assert f"| held-out accuracy | {100 * accuracy['mean']:.2f} % |" in card
 

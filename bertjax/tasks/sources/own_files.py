@@ -302,7 +302,8 @@ def _find_columns(
                     one_hot = one_hot_columns(table, kind, own)
                 columns, note = find_columns(table, kind, own, labelled=labelled, one_hot=one_hot)
             notes.append(note)
-            notes.append(code_note(table, columns.text or ""))
+            if split == "train":
+                notes.append(code_note(table, columns.text or ""))
             for same in [split] if kind.compares else tables:
                 columns_of[same] = columns
     return {split: columns_of.get(split, named) for split in tables}
