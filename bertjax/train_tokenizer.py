@@ -182,7 +182,8 @@ def _texts(corpus: "Corpus", sample: list[str]) -> Iterator[str]:
                 sample += sentences[:_SAMPLED_TEXTS]
             yield from sentences
     for name, count in corpus.counts.items():
-        print(f"{name.replace('_', ' ')}: {count:,}")
+        if count:
+            print(f"{name.replace('_', ' ')}: {count:,}")
 
 
 parse, main = command_line.command_of(
