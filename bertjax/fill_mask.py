@@ -14,14 +14,6 @@ if TYPE_CHECKING:
     from bertjax.weights import LoadedModel
 
 
-# How vocabularies write where a token stands in its word.
-_SIGNS = {
-    "##": "marks a token that continues a word.",
-    "\u2581": "marks a token that begins a word.",
-    "\u0120": "marks a token that begins a word.",
-}
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FillMaskConfig:
     """Config of `bertjax.fill_mask`: the model, the texts, and the page to write.
@@ -67,17 +59,11 @@ def run(config: FillMaskConfig) -> None:
 
     config = start_command(config)
     loaded = weights.load_model(config.model, "masked_lm")
-    shown = ""
     for text in config.text:
         words_of_masks = fill_mask(loaded, text, config.top_k)
         if len(config.text) > 1:
             print(brief(text, 100))
         _print_words(words_of_masks, loaded.tokenizer.layout.special_tokens.mask)
-        for words in words_of_masks:
-            shown += "".join(word[:2] for word, _ in words)
-    for sign, meaning in _SIGNS.items():
-        if sign in shown:
-            print(f"{sign} {meaning}")
     if config.html is not None:
         _write_page(Path(config.html), config, loaded)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bertjax.base import command_line, printable, progress, signals
 from bertjax.base.addresses import folder_written_locally, is_remote, naming_bucket_errors, place
 from bertjax.base.checked import part_of
+from bertjax.base.files import brief
 from bertjax.config import PrepareConfig, config_from
 
 if TYPE_CHECKING:
@@ -167,21 +168,17 @@ def _excluded(files: tuple[str, ...]) -> frozenset[str]:
     from bertjax.data.preparation.exclusion import FEWEST_WORDS, runs_of
     from bertjax.tasks.sources.tables import Table
 
-    rows = searched = 0
-    runs: set[str] = set()
+    texts = []
     for file in files:
         for _, row in Table(file).rows():
-            rows += 1
-            for text in _texts_in(row):
-                found = runs_of([text])
-                runs |= found
-                searched += bool(found)
+            texts.extend(_texts_in(row))
+    runs = runs_of(texts)
+    places = brief(", ".join(files))
     print(
-        f"--exclude: documents with one of {len(runs):,} runs of words in {searched:,} texts "
-        f"of {rows:,} rows are left out; texts of fewer than {FEWEST_WORDS} words, such as labels, "
-        "are not searched"
+        f"--exclude: documents with one of {len(runs):,} runs of words in {places} are left out; "
+        f"texts of fewer than {FEWEST_WORDS} words, such as labels, are not searched"
     )
-    return frozenset(runs)
+    return runs
 
 
 def _texts_in(value: Any) -> Iterator[str]:
@@ -311,24 +308,21 @@ def _print_summary(metadata: "Metadata", directory: Path) -> None:
 
 
 def _print_counts(metadata: "Metadata") -> None:
-    kept = sum(summary.documents for summary in metadata.splits.values())
     for name, count in metadata.counts.items():
-        note = ""
-        if name == "characters":
-            note = " without spaces"
-        elif name == "excluded_documents":
-            note = f" ({count / (count + kept):.1%})"
-        print(f"{name.replace('_', ' ')}: {count:,}{note}")
+        print(f"{name.replace('_', ' ')}: {count:,}")
+    excluded = metadata.counts.get("excluded_documents", 0)
+    kept = sum(summary.documents for summary in metadata.splits.values())
+    if excluded:
+        print(f"excluded are {excluded / (excluded + kept):.1%} of the documents")
 
 
 def _print_few_held_out(metadata: "Metadata") -> None:
-    held_out = metadata.splits["eval"]
-    is_small = metadata.settings["eval_fraction"] < LARGE_EVAL_FRACTION
-    if held_out.text_tokens < FEW_HELD_OUT and is_small:
+    tokens = metadata.splits["eval"].text_tokens
+    fraction = metadata.settings["eval_fraction"]
+    if tokens < FEW_HELD_OUT and fraction < LARGE_EVAL_FRACTION:
         print(
-            f"warning: only {held_out.text_tokens:,} tokens are held out for evaluation (documents:"
-            f" {held_out.documents:,}), so its losses will be noisy: give --eval_fraction "
-            f"{LARGE_EVAL_FRACTION}."
+            f"warning: only {tokens:,} tokens are held out for evaluation, so its losses will be "
+            f"noisy: give --eval_fraction {LARGE_EVAL_FRACTION}."
         )
 
 

@@ -170,7 +170,7 @@ def _place_of_tokenizer(model: str) -> str:
 def _texts(corpus: "Corpus", sample: list[str]) -> Iterator[str]:
     """Yields the texts of a corpus, and shows how much of it has been read.
 
-    The first texts are put in `sample`. At the end, what was left out or changed is counted.
+    The first texts are put in `sample`. Characters that were replaced are counted.
     """
     from bertjax.data.text.sentences import sentences_of
 
@@ -181,9 +181,8 @@ def _texts(corpus: "Corpus", sample: list[str]) -> Iterator[str]:
             if len(sample) < _SAMPLED_TEXTS:
                 sample += sentences[:_SAMPLED_TEXTS]
             yield from sentences
-    for name, count in corpus.counts.items():
-        if count:
-            print(f"{name.replace('_', ' ')}: {count:,}")
+    if replaced := corpus.counts["replaced_characters"]:
+        print(f"replaced characters: {replaced:,}")
 
 
 parse, main = command_line.command_of(

@@ -51,17 +51,6 @@ def test_several_texts_are_filled_in_turn(encoder, sentences, capsys):
         FillMaskConfig(model="m", text=())
 
 
-def test_the_sign_of_tokens_within_words_is_explained(capsys):
-    text = "The [MASK] sat."
-    words = [
-        word for word, _ in masks.fill_mask(load_model("bertjax:tiny", "masked_lm"), text, 500)[0]
-    ]
-    first = next(i for i, word in enumerate(words) if word.startswith("##"))
-    for count, is_said in ((first, False), (first + 1, True)):
-        fill_mask.run(FillMaskConfig(model="bertjax:tiny", text=(text,), top_k=count))
-        assert ("## marks a token that continues a word" in capsys.readouterr().out) == is_said
-
-
 def test_values_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="--html a.txt"):
         FillMaskConfig(model="m", text=("a",), html="a.txt")

@@ -761,6 +761,7 @@ def test_characters_of_unknown_words_are_counted(config, tmp_path, capsys, scrip
     out = " ".join(capsys.readouterr().out.split())
     assert metadata is not None and metadata.counts["unknown_tokens"] == 50
     assert metadata.counts["unknown_characters"] == 50 * len(word)
+    assert metadata.counts["characters"] == 50 * len(f"ba ba ba\n{word}")
     share = metadata.counts["unknown_characters"] / metadata.counts["characters"]
     assert share > 0.9 and f"warning: {share:.1%} of the characters of the text are in un" in out
     assert "words of more than 100 characters" in out and "--split residues" in out

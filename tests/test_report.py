@@ -390,7 +390,7 @@ def test_figures_are_rounded_and_an_axis_of_fractions_ends_at_100_percent(tmp_pa
     seen = used(report_page([run_data(tmp_path)]), script, tmp_path)
     assert not seen["errors"] and "100 %" in seen["axis"]
     assert seen["tiles"][:3] == [
-        "65.00 %highest held-out accuracy, at step 102, the last of 3 evaluations with this value",
+        "65.00 %highest held-out accuracy, at step 102, one of 3 evaluations with this value",
         "0.7last training loss, at step 102, a mean of only 2 steps",
         "573last throughput in tokens per second, at step 102, a mean of only 2 steps",
     ]

@@ -294,7 +294,7 @@ function leadOf(run, index) {
   const tiles = [];
   if (run.best) {
     const which = run.best.higher_is_better ? "highest" : "lowest";
-    const equal = run.best.equal > 1 ? `, ${run.best.which} of ${run.best.equal} evaluations with this value` : "";
+    const equal = run.best.equal > 1 ? `, one of ${run.best.equal} evaluations with this value` : "";
     tiles.push([shown(run.best.metric, run.best.value), `${which} ${plain(run.best.metric)}, at step ${grouped(run.best.step)}${equal}`]);
   }
   if (isOne) {

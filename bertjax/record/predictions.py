@@ -251,34 +251,18 @@ def model_facts(config: FinetuneConfig, updates: int, features: int) -> dict[str
     }
 
 
-# Of checkpoints that are equally good by the metric that selects them, the lowest one is the best.
+# Of checkpoints that are equally good by the metric that selects them, the one with the lowest
+# value of this metric is the best, or else the last.
 TIE_BREAKER = "eval/loss"
 
 
-def best_of_equal(steps: Sequence[int], losses: Mapping[int, float]) -> tuple[int, str]:
-    """Returns the best of ascending `steps` with equally good evaluations, and what it is of them.
-
-    It is the one with the lowest of `losses`, {step: value of TIE_BREAKER}, or else the last.
-    """
-    if len({losses.get(step) for step in steps}) == 1:
-        return steps[-1], "the last"
-    best = min(steps, key=lambda step: (losses.get(step, math.inf), -step))
-    return best, "with the lowest loss"
-
-
-def best_in_words(
-    values: Mapping[int, float], losses: Mapping[int, float], step: int, metric: str
-) -> str:
-    """Says which checkpoint is the best, and how many of {step: value} are as good as its own.
-
-    `losses` are those of `best_of_equal`.
-    """
+def best_in_words(values: Mapping[int, float], step: int, metric: str) -> str:
+    """Says which checkpoint is the best, and how many of {step: value} are as good as its own."""
     name = held_out_label(metric)
-    equal = [other for other, value in values.items() if value == values.get(step)]
-    if len(equal) < 2:
+    count = [*values.values()].count(values.get(step, math.nan))
+    if count < 2:
         return f"the one of step {step}, which has the best {name}"
-    _, which = best_of_equal(equal, losses)
-    return f"the one of step {step}, {which} of {len(equal)} evaluations with the best {name}"
+    return f"the one of step {step}, one of {count} evaluations with the best {name}"
 
 
 WIDTH = 80

@@ -45,7 +45,6 @@ from bertjax.record.predictions import (
     INTERVALS,
     SUFFIX,
     TIE_BREAKER,
-    best_of_equal,
     split_prefix,
 )
 from bertjax.tasks import with_task_options
@@ -664,7 +663,8 @@ def _best(
 ) -> dict[str, Any] | None:
     """Returns the best evaluation after the step `start`, by the metric that selects checkpoints.
 
-    "equal" is the number of evaluations with its value, and "which" says which of them it is.
+    "equal" is the number of evaluations with its value, of which it has the lowest `TIE_BREAKER`
+    or else is the last.
     """
     logged = metrics.eval_names()
     selected_by = facts.get("best_metric")
@@ -682,12 +682,11 @@ def _best(
     if higher:
         best = max(values.values())
     steps = [step for step, value in values.items() if value == best]
-    step, which = best_of_equal(steps, metrics.values_by_step(TIE_BREAKER, start))
+    losses = metrics.values_by_step(TIE_BREAKER, start)
     return {
         "metric": name,
         "value": best,
-        "step": step,
-        "which": which,
+        "step": min(steps, key=lambda step: (losses.get(step, math.inf), -step)),
         "higher_is_better": higher,
         "equal": len(steps),
     }

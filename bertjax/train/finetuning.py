@@ -49,7 +49,6 @@ from bertjax.record.predictions import (
     BY_CLASS,
     INTERVALS,
     SUFFIX,
-    TIE_BREAKER,
     ClassReport,
     PredictionSummary,
     add_to_summary,
@@ -254,10 +253,8 @@ class FinetuningJob(Job):
             self.evaluate(self.program.final_params(state))
         self.updates = int(state.step)
         if best is not None and self.config.select_by != LAST and hosts.is_first():
-            logged = read_metrics(self.workdir.metrics)
-            values = logged.values_by_step(self.best_metric)
-            losses = logged.values_by_step(TIE_BREAKER)
-            chosen = f"the model is {best_in_words(values, losses, best, self.best_metric)}"
+            values = read_metrics(self.workdir.metrics).values_by_step(self.best_metric)
+            chosen = f"the model is {best_in_words(values, best, self.best_metric)}"
             print(chosen)
             if len(values) > 1:
                 self.choices.append(

@@ -285,7 +285,7 @@ class ChunkPreparer:
     def _sentences(self, text: str, layout: Any, tokens: _Tokens) -> list[str]:
         """Splits a document, and counts its characters and some kinds of sentences."""
         counts = tokens.counts
-        counts["characters"] += len(text) - text.count(" ") - text.count("\n")
+        counts["characters"] += len(text)
         if self._settings.normalize == "nfc":
             text = unicodedata.normalize("NFC", text)
         sentences = sentences_of(Document(text, layout))

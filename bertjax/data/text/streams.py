@@ -611,8 +611,7 @@ def _decoded_blocks(
         except UnicodeDecodeError as error:
             bad = error.object[error.start]
             place = offset - len(pending) + error.start
-            before = block[: max(0, error.start - len(pending))]
-            line += decoder.decode(before).count("\n")
+            line += decoder.decode(block[: max(0, place - offset)]).count("\n")
             is_cut = error.reason == "unexpected end of data"  # at most a character is wrong
             remedy = ""
             if not is_cut:
@@ -666,7 +665,7 @@ def likely_encodings(block: bytes) -> str:
     text = block.decode("utf-8", "replace")
     bad = text.count("\ufffd")
     not_ascii = len(text) - len(text.encode("ascii", "ignore"))
-    if bad == 0 or not_ascii > 2 * bad:
+    if not_ascii > 2 * bad:
         return ""
     from charset_normalizer import from_bytes
 

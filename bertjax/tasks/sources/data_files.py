@@ -179,20 +179,17 @@ def check_utf8(text: str, path: Path, row: int, *, is_header: bool = False) -> N
             ) from error
         raise ValueError(
             f"{where} is not UTF-8: byte 0x{code - 0xDC00:02x} at character {error.start + 1}. "
-            f"{_guesses(path)}Save the file as UTF-8, or convert it with iconv -f ENCODING -t "
-            "UTF-8 FILE > NEW_FILE."
+            f"{_guesses(path, text)}Save the file as UTF-8, or convert it with iconv -f ENCODING "
+            "-t UTF-8 FILE > NEW_FILE."
         ) from error
 
 
-def _guesses(path: Path) -> str:
-    """Says in which encodings a file may be, by its first block that is not ASCII."""
-    if not path.is_file():  # rows of Python
-        return ""
-    with open(path, "rb") as file:
-        stream = decompressed(str(path), file)
-        block = stream.read(BLOCK_BYTES)
-        while block.isascii() and block:
-            block = stream.read(BLOCK_BYTES)
+def _guesses(path: Path, line: str) -> str:
+    """Says in which encodings a file may be, by its beginning and a line that is not UTF-8."""
+    block = line.encode(errors="surrogateescape") + b"\n"
+    if path.is_file():  # not rows of Python
+        with open(path, "rb") as file:
+            block += decompressed(str(path), file).read(BLOCK_BYTES)
     likely = likely_encodings(block)
     if not likely:
         return ""
