@@ -660,7 +660,8 @@ def _remedy(block: bytes) -> str:
 def likely_encodings(block: bytes) -> str:
     """Returns "cp1258 ('bất') or ...": encodings in which `block` may be, each with a word of it.
 
-    If most of `block` is UTF-8 or no encoding is likely, this is "".
+    It is the word that tells the encodings apart, in each of them. If most of `block` is UTF-8 or
+    no encoding is likely, this is "".
     """
     text = block.decode("utf-8", "replace")
     bad = text.count("\ufffd")
@@ -673,12 +674,14 @@ def likely_encodings(block: bytes) -> str:
     end = lines.rfind(b"\n", 0, SAMPLED_BYTES)
     if end < 0:
         end = SAMPLED_BYTES
+    matches = list(itertools.islice(from_bytes(lines[:end], cp_exclusion=_NOT_GUESSED), 3))
+    words = zip(*(_NOT_ASCII.findall(str(match)) for match in matches), strict=False)
+    # Of the words that the encodings read differently, the first one tells the most of them apart.
+    telling = max(words, key=lambda readings: len({*readings}), default=[""] * len(matches))
     likely = []
-    for match in itertools.islice(from_bytes(lines[:end], cp_exclusion=_NOT_GUESSED), 3):
+    for match, word in zip(matches, telling, strict=True):
         usual = match.encoding
         if "cp1252" in match.could_be_from_charset:
             usual = "cp1252"
-        example = _NOT_ASCII.search(str(match))
-        word = brief(example[0]) if example else ""
-        likely.append(f"{usual} ({word!r})")
+        likely.append(f"{usual} ({brief(word)!r})")
     return " or ".join(likely)
