@@ -383,7 +383,7 @@ class Bertjax:
         if loaded.head not in ("sparse", "late_interaction"):
             loaded = load_model(model, "encoder")
         kind = index_of(loaded, max_length=self.args.max_length)
-        return collection, collection.rank(kind.open)
+        return collection, collection.rank(kind)
 
     def evaluate(self, model: str) -> dict[str, float]:
         collection, ranking = self.rank(model)

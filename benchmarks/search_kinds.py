@@ -56,7 +56,7 @@ def measured(collection: Any, model: str) -> tuple[dict[str, Any], Any]:
     def open_index(folder: Path, count: int) -> TimedIndex:
         return TimedIndex(kind.open(folder, count), folder, values)
 
-    ranking = collection.rank(open_index, encoder=kind.encoders["document"])
+    ranking = collection.rank(kind._replace(open=open_index))
     return {**collection.score(ranking), **values}, ranking
 
 

@@ -128,15 +128,13 @@ def _fill(
     if folder.done:
         print(f"continuing {output} after {folder.done:,} texts", flush=True)
     count = 0
-    with embedding_progress(encoder, len(texts)) as state:
+    with embedding_progress(encoder, len(texts) - folder.done):
         for window in windows(texts):
             rows = np.arange(count, count + len(window))
             count += len(window)
-            if count <= folder.done:
-                state.skip(len(window))
-                continue
-            index.add(rows, window)
-            folder.finished(count)
+            if count > folder.done:
+                index.add(rows, window)
+                folder.finished(count)
 
 
 class _Texts:

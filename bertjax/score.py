@@ -27,17 +27,15 @@ class ScoreConfig:
     ax; with --compare, of any task, and by default the one of the run that wrote the files."""
     gold: str | None = None
     """Official file with the correct answers: JSON of SQuAD, TSV of GLUE or columns of CoNLL. With
-    --compare, a file with the labels, also your own, or the judgements of rankings, such as
-    qrels/test.tsv; None: the labels in the files."""
+    --compare, a file with the labels, also your own; None: the labels in the files."""
     predictions: str | None = None
     """File of predictions. For SQuAD, the file is JSON that maps question ids to answer texts. For
     GLUE, the file is TSV with the columns index and prediction, as in a submission. For CoNLL, the
     file has columns; the first holds the words of --gold and the last the predicted tags. None: it
     must be given, unless --compare is."""
     compare: tuple[str, ...] = ()
-    """Two files of predictions for the same examples, JSON lines that predict or finetune wrote, or
-    two rankings for the same queries, run files of TREC (.trec, .run, .txt): prints the difference
-    of each score with its 95 % interval, and whether it may be chance."""
+    """Two files of predictions for the same examples, JSON lines that predict or finetune wrote:
+    prints the difference of each score with its 95 % interval, and whether it may be chance."""
     group_column: tuple[str, ...] = ()
     """With --compare: columns of the rows that were predicted, such as patient, whose rows are not
     independent: groups are drawn as wholes; empty: those of the run that wrote the first file."""

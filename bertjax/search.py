@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from bertjax.base import command_line, signals
 from bertjax.base.checked import Count, part_of
-from bertjax.base.files import TREC_SUFFIXES, writing
+from bertjax.base.files import writing
 from bertjax.config.model import VectorConfig
 
 if TYPE_CHECKING:
     from bertjax.inference.retrieval import Collection, Ranking
 
+TREC_SUFFIXES = (".trec", ".run", ".txt")
 SUFFIXES = (".jsonl", *TREC_SUFFIXES)
 
 
@@ -46,8 +47,6 @@ class SearchConfig(VectorConfig):
     id_column: str | None = None
     """Column of the ids of passages, of queries, or of both; None: _id, or the only one with a
     usual name, such as id or docid."""
-    text_column: str | None = None
-    """Column of the texts of passages, of queries, or of both; None: text."""
     keep_same_id: bool = False
     """Whether the passage that has the id of the query is ranked; off, as in BEIR, where such a
     passage is the query itself."""
@@ -102,8 +101,7 @@ def run(config: SearchConfig) -> None:
     collection = _collection(config)
     model = Pretrained(weights.load_model(config.model, "encoder"))
     kind = index_of(model.loaded, **vars(part_of(config, VectorConfig)))
-    depth = max(config.top_k, DEPTH)
-    ranking = collection.rank(kind.open, depth=depth, encoder=kind.encoders["document"])
+    ranking = collection.rank(kind, depth=max(config.top_k, DEPTH))
     if config.output is not None:
         write_ranking(ranking, collection.queries, Path(config.output), config.top_k)
     if collection.is_judged:
@@ -115,15 +113,11 @@ def run(config: SearchConfig) -> None:
 def _collection(config: SearchConfig) -> "Collection":
     from bertjax.inference.retrieval import Collection, beir_collection
 
-    options = {
-        "id_column": config.id_column,
-        "text_column": config.text_column,
-        "keep_same_id": config.keep_same_id,
-    }
+    options = {"id_column": config.id_column, "keep_same_id": config.keep_same_id}
     if config.retrieval_dir is not None:
-        is_free = config.split is None
         split = config.split or "test"
-        return beir_collection(config.retrieval_dir, split, or_only=is_free, **options)
+        only = config.split is None
+        return beir_collection(config.retrieval_dir, split, or_only=only, **options)
     judgements = None if config.qrels is None else Path(config.qrels)
     return Collection(Path(str(config.corpus)), Path(str(config.queries)), judgements, **options)
 

@@ -190,7 +190,7 @@ def test_a_split_that_is_not_there_is_no_other_one(beir, encoder, capsys):
     flags = ["--model", str(encoder), "--retrieval_dir", str(beir), "--split", "dev"]
     assert search.main(flags) == 1
     error = capsys.readouterr().err
-    assert "qrels needs one file dev.tsv; there is: test.tsv" in error
+    assert "qrels needs one file dev.tsv, but holds ['test.tsv']" in error
 
 
 def test_the_files_of_a_collection_are_never_replaced(beir, encoder, capsys):

@@ -181,7 +181,7 @@ def parse_boxes(
             f"bertjax {command} has no flag {flag}. {about}".rstrip() for flag, about in unknown
         ]
         refuse("\n".join([*lines, f"All flags: python -m bertjax.{command} --help"]))
-    if missing := ", ".join(_missing_flags(boxes, argv)):
+    if not detail and (missing := ", ".join(_missing_flags(boxes, argv))):
         refuse(f"{missing} must be given. All flags: python -m bertjax.{command} --help")
     groups = {word.removeprefix("--").partition(".")[0] for word in argv}
     registry = registry_of(_with_help_on_one_line)
@@ -403,17 +403,12 @@ def _unknown_flags(
 def _missing_flags(boxes: Sequence[Box], argv: Sequence[str]) -> Iterator[str]:
     """Yields the flags without a default that `argv` lacks; arguments without a name are none."""
     given = {word.partition("=")[0].replace("-", "_") for word in argv}
-    if not given.isdisjoint(("__help", "_h")):
-        return
     for box in boxes:
-        if not isinstance(box.config, type):
-            continue
-        kinds = get_type_hints(box.config, include_extras=True)
-        for field in dataclasses.fields(box.config):
-            has_default = (field.default, field.default_factory) != (dataclasses.MISSING,) * 2
-            is_positional = tyro.conf.Positional in get_args(kinds[field.name])
-            if not has_default and not is_positional and f"__{field.name}" not in given:
-                yield f"--{field.name}"
+        if isinstance(box.config, type):
+            for name, field in inspect.signature(box.config).parameters.items():
+                has_name = tyro.conf.Positional not in get_args(field.annotation)
+                if field.default is field.empty and has_name and f"__{name}" not in given:
+                    yield f"--{name}"
 
 
 def _with_values(argv: Sequence[str], flags: Collection[str]) -> list[str]:

@@ -16,8 +16,6 @@ from typing import Any
 # Maximum size of JSON files: the largest tokenizer.json of the supported families has 17 MB.
 MAX_JSON_BYTES = 1 << 25
 MAX_MESSAGE = 400
-# Suffixes of run files of TREC, which hold rankings.
-TREC_SUFFIXES = (".trec", ".run", ".txt")
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _REMOTE = re.compile(r"[a-z0-9]+://")
 MALFORMED = (

@@ -72,7 +72,6 @@ class Progress:
     unit: str = ""
     done: float = 0.0
     note: str = ""
-    _skipped: float = 0.0
     _began: float = dataclasses.field(default_factory=time.monotonic)
     _lock: Any = dataclasses.field(default_factory=threading.Lock)
 
@@ -80,11 +79,6 @@ class Progress:
         """Adds `amount` to the work that is done; several threads may call this at a time."""
         with self._lock:
             self.done += amount
-
-    def skip(self, amount: float) -> None:
-        """Adds `amount` to the work that is done, which an earlier process has done."""
-        self._skipped += amount
-        self.advance(amount)
 
     def update(self, done: float, note: str = "") -> None:
         """Sets the amount of work that is done, and `note`."""
@@ -107,7 +101,7 @@ class Progress:
         """Returns the amount and the speed, such as "1,200 texts, 300 texts/s", or the note."""
         if self.note or not self.done:
             return self.note
-        speed = (self.done - self._skipped) / max(self.seconds, 1e-3)
+        speed = self.done / max(self.seconds, 1e-3)
         if self.unit == BYTES:
             of = ""
             if self.total:
@@ -121,10 +115,9 @@ class Progress:
 
     def time_left(self) -> str:
         """Returns the expected time until the end, such as "0:01:20 left"; "" if unknown."""
-        done = self.done - self._skipped
-        if not self.total or done <= 0 or self.done >= self.total:
+        if not self.share or self.share == 1:
             return ""
-        return f"{duration(self.seconds * (self.total - self.done) / done)} left"
+        return f"{duration(self.seconds * (1 / self.share - 1))} left"
 
     def line(self) -> str:
         """Returns the state as a line of text."""

@@ -458,9 +458,7 @@ def embed_file(
     def finish(partial: Path, output: Path) -> None:
         embedder.finish(partial, output, texts_of(source, text_column))
 
-    total = 0
-    for _ in texts_of(source, text_column):
-        total += 1
+    total = sum(1 for _ in texts_of(source, text_column))
     with (
         continued(output, identity, embedder.partial, finish) as vectors,
         embedding_progress(embedder, total) as state,
@@ -492,7 +490,7 @@ def write_vectors(
         if done is None and count + len(window) > vectors.done:
             done = _start_at(vectors, count, output)
         if done is None:
-            state.skip(len(window))
+            state.total = (state.total or 0) - len(window)
         else:
             vectors.write(embedder(window))
         count += len(window)

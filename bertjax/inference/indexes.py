@@ -1,33 +1,17 @@
 """Chooses how texts are encoded, stored and searched: by the kind of a model."""
 
 import functools
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from bertjax.inference.embedder import Embedder, Encoder
 from bertjax.inference.late_interaction import TokenEmbedder, TokenIndex
-from bertjax.inference.retrieval import DenseIndex, OpenIndex, embedders
+from bertjax.inference.retrieval import DenseIndex, IndexKind, embedders
 from bertjax.inference.sparse import SparseEmbedder, SparseIndex
 from bertjax.tasks.late_interaction import MEAN_MAXSIM
 from bertjax.tasks.sparse import Activity
 from bertjax.weights import LoadedModel
 from bertjax.weights.sentence_transformers import SentenceModules
-
-
-class IndexKind(NamedTuple):
-    """How a model searches.
-
-    Attributes:
-        encoders: what encodes texts of the roles "query" and "document". Each has `settings`, which
-            determine the result besides model and text, and calls `after_batch`.
-        open: opens an index of passages.
-        metrics: returns {metric: value} of the texts that were encoded, besides those of rankings.
-    """
-
-    encoders: Mapping[str, Any]
-    open: OpenIndex
-    metrics: Callable[[], dict[str, float]] = dict
-
 
 _KINDS = {
     "sentence_embedding": Embedder,

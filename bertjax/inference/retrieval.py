@@ -70,7 +70,6 @@ def read_passages(
     usual_ids: set[str] | None = None,
     *,
     id_column: str | None = None,
-    text_column: str | None = None,
     warns: bool = False,
 ) -> Iterator[Passage]:
     """Yields the rows of a table, or of all tables in a folder.
@@ -79,7 +78,6 @@ def read_passages(
         usual_ids: usual names, as of `plain`, of the column of ids; None: no ids are read.
         id_column: the column of ids, if the table has it; else, and for None, it is _id, or the
             only one with a usual name.
-        text_column: the column of texts, if the table has it; else, and for None, it is text.
         warns: whether warnings name the columns that are not read, and rows without a text.
 
     Raises:
@@ -89,9 +87,7 @@ def read_passages(
     for file in data_files(path):
         table = Table(file)
         title_column = _column(table, "title")
-        texts = _column(table, "text")
-        if text_column in table.columns:
-            texts = text_column
+        text_column = _column(table, "text")
         ids = None
         if usual_ids is not None and not table.is_text:
             ids = _id_column(table, usual_ids, id_column)
@@ -99,11 +95,12 @@ def read_passages(
         for number, row in table.rows():
             where = row_name(file, number)
             title = row.get(title_column) or ""
-            text = row.get(texts)
+            text = row.get(text_column)
             if not isinstance(title, str) or not isinstance(text, str):
+                names = brief(", ".join(table.columns))
                 raise ValueError(
-                    f"{where} has no text as {texts!r} (columns: {brief(', '.join(table.columns))})"
-                    ": add it, or name the column of the texts text, or as --text_column of search."
+                    f"{where} has no text as {text_column!r} (columns: {names}): add it, or name "
+                    "the column of the texts text; a title is optional."
                 )
             id = "-"
             if ids is not None:
@@ -114,13 +111,10 @@ def read_passages(
             passage = Passage(where, id, title, text)
             yield passage
             if is_blank(passage.whole) or text.strip().lower() in _MISSING:
-                row_and_id = f"row {number}"
-                if ids is not None:
-                    row_and_id += f", id {id}"
-                without_text.append(row_and_id)
+                without_text.append(f"row {number}, id {id}")
         if warns:
             warn(file, "rows whose text is empty, or NaN, None and the like", without_text)
-            read = {ids, title_column, texts, "metadata"}
+            read = {ids, title_column, text_column, "metadata"}
             others = [name for name in table.columns if not _is_known(name, read)]
             warn(file, f"columns that are not read ({brief(', '.join(others))})", others)
 
@@ -265,6 +259,21 @@ class Index(Protocol):
 
 # A function (folder, number of passages) that opens an index; one that is there is continued.
 OpenIndex = Callable[[Path, int], Index]
+
+
+class IndexKind(NamedTuple):
+    """How a model searches.
+
+    Attributes:
+        encoders: what encodes texts of the roles "query" and "document". Each has `settings`, which
+            determine the result besides model and text, and calls `after_batch`.
+        open: opens an index of passages.
+        metrics: returns {metric: value} of the texts that were encoded, besides those of rankings.
+    """
+
+    encoders: Mapping[str, Any]
+    open: OpenIndex
+    metrics: Callable[[], dict[str, float]] = dict
 
 
 def new_array(path: Path, dtype: type, shape: tuple[int, ...]) -> None:
@@ -424,7 +433,6 @@ class Collection:
         judgements: as `read_judgements` reads them; judged queries alone are searched. None: there
             are none, and all queries are searched.
         id_column: as in `read_passages`, of the corpus and of the queries.
-        text_column: likewise.
         keep_same_id: whether the passage with the id of the query is ranked. It always is if ids
             are numbers of rows.
 
@@ -444,20 +452,16 @@ class Collection:
         judgements: Path | None = None,
         *,
         id_column: str | None = None,
-        text_column: str | None = None,
         keep_same_id: bool = False,
     ):
         self._corpus = corpus
-        self._text_column = text_column
-        columns = {"id_column": id_column, "text_column": text_column}
-        for flag, name in columns.items():
-            if name and not has_column(queries, name) and not has_column(corpus, name):
-                raise ValueError(
-                    f"{queries} and {corpus}: no file has the column {name!r} of --{flag}."
-                )
-        self.queries = _queries_by_id(queries, **columns)
+        if id_column and not has_column(queries, id_column) and not has_column(corpus, id_column):
+            raise ValueError(
+                f"{queries} and {corpus}: no file has the column {id_column!r} of --id_column."
+            )
+        self.queries = _queries_by_id(queries, id_column)
         ids: dict[str, str] = {}
-        for passage in read_passages(corpus, PASSAGE_IDS, warns=True, **columns):
+        for passage in read_passages(corpus, PASSAGE_IDS, id_column=id_column, warns=True):
             _add(ids, passage.id, "", passage.where)
         self._gains: Judgements = {}
         self.is_judged = judgements is not None
@@ -498,18 +502,15 @@ class Collection:
                 )
         warn(queries, "passages with these ids are left out (see --keep_same_id)", same)
 
-    def rank(self, open_index: OpenIndex, *, depth: int = DEPTH, encoder: Any = None) -> Ranking:
-        """Ranks the best `depth` passages for each query; shows the progress of their `encoder`.
+    def rank(self, kind: IndexKind, *, depth: int = DEPTH) -> Ranking:
+        """Ranks the best `depth` passages for each query.
 
         The index is in a temporary folder, so that memory does not grow with the corpus.
         """
         with scratch_folder() as folder:
-            index = open_index(folder, len(self._ids))
-            if encoder is None:
+            index = kind.open(folder, len(self._ids))
+            with embedding_progress(kind.encoders["document"], len(self._ids)):
                 self._fill(index)
-            else:
-                with embedding_progress(encoder, len(self._ids)):
-                    self._fill(index)
             scores, places = index.search([*self.queries.values()], depth + 1)
         ranking = {}
         for query, of_query, best in zip(self.queries, scores.tolist(), places, strict=True):
@@ -523,8 +524,7 @@ class Collection:
     def _fill(self, index: Index) -> None:
         """Adds the corpus to an index, in descending order of ids."""
         done = 0
-        passages = read_passages(self._corpus, text_column=self._text_column)
-        for texts in windows(passage.whole for passage in passages):
+        for texts in windows(passage.whole for passage in read_passages(self._corpus)):
             index.add(self._rows[done : done + len(texts)], texts)
             done += len(texts)
 
@@ -541,48 +541,16 @@ class Collection:
         self, ranking: Mapping[str, Iterable[str]]
     ) -> list[tuple[float, float, float, float]]:
         """Returns the `METRICS` of each judged query, as fractions."""
-        return [scores_of(judged, ranking[query]) for query, judged in self._gains.items()]
-
-
-def scores_of(
-    judged: Mapping[str, float], ranking: Iterable[str]
-) -> tuple[float, float, float, float]:
-    """Returns the `METRICS` of the ranking of a query, whose judgements are {passage id: gain}."""
-    ranked = [judged.get(id, 0.0) for id in ranking]
-    gains = [*judged.values()]
-    is_hit = np.sign(ranked).tolist()
-    is_positive = np.sign(gains).tolist()
-    first = recall(is_hit, is_positive, 10)
-    found = recall(is_hit, is_positive, DEPTH)
-    return ndcg(ranked, gains, 10), mrr(is_hit, 10), first, found
-
-
-def read_ranking(path: Path) -> Ranking:
-    """Reads a run file of TREC; as in trec_eval, scores order the passages, and ranks do not.
-
-    Raises:
-        ValueError: a line is none of a run file.
-    """
-    scores: dict[str, dict[str, float]] = {}
-    for number, line in read_lines(path):
-        fields = line.split()
-        if not fields:
-            continue
-        score = None
-        if len(fields) == 6:
-            score = read_number(fields[4])
-        if score is None:
-            raise ValueError(
-                f"{row_name(path, number)} is no line of a run file ({brief(line, 60)}): give "
-                "query, Q0, passage, rank, score and a name."
-            )
-        scores.setdefault(fields[0], {})[fields[2]] = score
-    ranking = {}
-    for query, passages in scores.items():
-        # Of equal scores, the higher id comes first.
-        best = sorted(passages, key=lambda id: (passages[id], id), reverse=True)
-        ranking[query] = {id: passages[id] for id in best}
-    return ranking
+        scores = []
+        for query, judged in self._gains.items():
+            ranked = [judged.get(id, 0.0) for id in ranking[query]]
+            gains = [*judged.values()]
+            is_hit = np.sign(ranked).tolist()
+            is_positive = np.sign(gains).tolist()
+            first = recall(is_hit, is_positive, 10)
+            found = recall(is_hit, is_positive, DEPTH)
+            scores.append((ndcg(ranked, gains, 10), mrr(is_hit, 10), first, found))
+        return scores
 
 
 def beir_collection(
@@ -604,19 +572,19 @@ def beir_collection(
     judgements = [path for path in files if path.stem == split]
     if or_only and not judgements and len(files) == 1:
         judgements = files
-        print(f"{folder}: judgements of qrels/{files[0].name}, the only file", file=sys.stderr)
+        print(f"judgements of {files[0]}, the only file there", file=sys.stderr)
     if len(judgements) != 1:
-        names = ", ".join(path.name for path in files) or "no file"
+        names = [path.name for path in files]
         raise ValueError(
-            f"{folder / 'qrels'} needs one file {split}.tsv; there is: {brief(names)}. Have one "
-            "file of this name, or name another split."
+            f"{folder}/qrels needs one file {split}.tsv, but holds {names}: have one file of this "
+            "name, or name another split."
         )
     return Collection(folder / "corpus.jsonl", folder / "queries.jsonl", *judgements, **options)
 
 
-def _queries_by_id(path: Path, **columns: str | None) -> dict[str, str]:
+def _queries_by_id(path: Path, id_column: str | None) -> dict[str, str]:
     texts: dict[str, str] = {}
-    for query in read_passages(path, QUERY_IDS, warns=True, **columns):
+    for query in read_passages(path, QUERY_IDS, id_column=id_column, warns=True):
         if is_blank(query.text):
             raise ValueError(f"{query.where} has an empty text: fill it, or remove the row.")
         _add(texts, query.id, query.text.strip(), query.where)

@@ -115,21 +115,17 @@ def stated_length(task: Task, loaded: LoadedModel) -> int | None:
     their tokenizer. None: no file says it. The number of positions of the model says nothing.
     """
     longest = loaded.config.max_length
-    if isinstance(task, RerankTask):
-        if loaded.model.class_part in loaded.absent:  # the length was that of single texts
-            return None
+    modules = loaded.source.usage.modules.value
+    if isinstance(task, EmbeddingTask) and modules is not None:
+        lengths = {modules.max_length, modules.document_length} - {None}
+        if lengths:
+            return min(max(*lengths, modules.query_length or 0), longest)
+    # An embedder that becomes a reranker had the length of single texts.
+    if isinstance(task, RerankTask) and loaded.model.class_part not in loaded.absent:
         restored = with_task(loaded)[1].max_length
         if restored < longest or description_of(loaded):
             return restored
-        return None
-    modules = loaded.source.usage.modules.value
-    if not isinstance(task, EmbeddingTask) or modules is None:
-        return None
-    of_documents = modules.document_length or modules.max_length
-    if of_documents is None:
-        return None
-    lengths = (of_documents, modules.query_length or 0, modules.max_length or 0)
-    return min(max(lengths), longest)
+    return None
 
 
 def description_of(loaded: LoadedModel) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bertjax.base.files import TREC_SUFFIXES, brief, json_lines, read_json_or_empty
+from bertjax.base.files import brief, json_lines, read_json_or_empty
 from bertjax.base.workdir_files import EVALUATION, MODEL
 from bertjax.record.labels import label
 from bertjax.tasks import TASKS, Example, Task
@@ -30,8 +30,8 @@ from bertjax.tasks.intervals import (
     few_groups_in_words,
     mcnemar,
 )
-from bertjax.tasks.measures import means, measure_of, scored_rows
-from bertjax.tasks.metrics import Measure, higher_is_better, is_fraction, measure_of_ratios
+from bertjax.tasks.measures import measure_of, scored_rows
+from bertjax.tasks.metrics import Measure, higher_is_better, is_fraction
 from bertjax.tasks.question_answering import SpanTask
 from bertjax.tasks.reranking import RerankTask
 from bertjax.tasks.sources.columns import Columns
@@ -67,10 +67,9 @@ def compare_files(
     """Compares the predictions in two files for the same examples.
 
     Args:
-        first: a file of JSON lines that `predict` or `finetune` wrote, or a run file of TREC.
+        first: a file of JSON lines that `predict` or `finetune` wrote.
         second: another one; its examples may be in another order.
-        gold: a file with the labels, or the judgements of rankings; None: they stand in the lines
-            of `first`.
+        gold: a file with the labels; None: they stand in the lines of `first`.
         name: the name of the task, whose metrics are computed; "": the task of the run that wrote
             `first`, or that of own files with such predictions.
         group_columns: columns of the rows that were predicted, such as patient, whose groups are
@@ -84,12 +83,6 @@ def compare_files(
             labels.
         FileNotFoundError: a file does not exist.
     """
-    if first.suffix.lower() in TREC_SUFFIXES:
-        if name or group_columns:
-            raise ValueError(
-                "--task and --group_column have no effect on rankings: leave them out."
-            )
-        return _compare_rankings(first, second, gold)
     read = _lines(first)
     ids = [id for id, _ in read]
     lines = _by_id(first, read, ids)
@@ -145,7 +138,9 @@ def compare_files(
     best = task.best_metric
     if best not in differences:
         best = next(iter(differences))
-    told = _told(first, second, best, differences[best], measure)
+    names = (str(first), str(second))
+    smallest = 1 / (1 + exchanges_of(measure))
+    told = sentence(names, best, differences[best], len(units), smallest)
     if group_columns and count < FEW_GROUPS:
         told = f"{told} {few_groups_in_words(count)}"
     if of_run:
@@ -157,39 +152,6 @@ def compare_files(
             is_right, _ = measure.ratios[name]
             metrics[name]["p_value_mcnemar"] = mcnemar(*np.split(is_right, 2))
     return {"examples": len(units), "metrics": metrics, "sentence": told}
-
-
-def _compare_rankings(first: Path, second: Path, gold: Path | None) -> dict[str, Any]:
-    """Compares two run files of TREC by the judgements `gold`; the result is that of files."""
-    from bertjax.inference import retrieval  # imports jax
-
-    if gold is None:
-        raise ValueError(
-            f"{first} is a ranking: give its judgements, such as --gold qrels/test.tsv."
-        )
-    judged = retrieval.read_judgements(gold)
-    rankings = []
-    for path in (first, second):
-        ranking = retrieval.read_ranking(path)
-        rankings.append({query: ranking[query] for query in ranking if query in judged})
-    _check_ids(first, rankings[0], second, rankings[1])
-    queries = [*rankings[0]]
-    scores = []
-    for ranking in rankings:
-        for query in queries:
-            scores.append(retrieval.scores_of(judged[query], ranking[query]))
-    units = [unit.ratios for unit in means(retrieval.METRICS, scores)]
-    measure = measure_of_ratios(units)
-    differences = compare(measure, range(len(queries)))
-    best = retrieval.METRICS[0]
-    metrics = {name: found._asdict() for name, found in differences.items()}
-    told = _told(first, second, best, differences[best], measure)
-    return {"examples": len(queries), "metrics": metrics, "sentence": told}
-
-
-def _told(first: Path, second: Path, metric: str, found: Difference, measure: Measure) -> str:
-    smallest = 1 / (1 + exchanges_of(measure))
-    return sentence((str(first), str(second)), metric, found, measure.units // 2, smallest)
 
 
 def _groups_of_run(workdir: Path, examples: Mapping[str, Example]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ of a table. In a log file, each entry of the metrics is a line of text, with col
 
 import collections
 import contextlib
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -51,10 +52,9 @@ BAR_WIDTH = 20
 LEAST_BAR_WIDTH = 8
 # Seconds without a line in a log file, after which the step before gets one.
 LINE_SECONDS = 60.0
-# The time left is estimated from so many of the last steps, and only after so many steps, or
-# seconds: the first steps are slow, and a run of short ones would seem to take hours.
+# The time left is estimated from so many of the last steps, and only after so many seconds: the
+# first steps are slow, and a run of short ones would seem to take hours.
 STEPS_TIMED = 100
-FIRST_STEPS = 10
 FIRST_SECONDS = 5.0
 # A step that takes so many times as long as the median has compiled another row shape.
 SLOW_STEP = 10.0
@@ -142,10 +142,10 @@ class Terminal(Reader):
 
         If that step is logged, it has its line by now.
         """
-        if self._is_live or self._console.quiet or self._line_step >= step - 1:
+        if self._is_live or self._line_step >= step - 1:
             return
-        if time.monotonic() - self._line_at >= LINE_SECONDS:
-            self._print_line(step - 1, self._preview())
+        if time.monotonic() - self._line_at >= LINE_SECONDS and (values := self._preview()):
+            self._print_line(step - 1, values)
 
     def _show_training(self, step: int, values: Mapping[str, float]) -> None:
         self._values = values
@@ -156,15 +156,13 @@ class Terminal(Reader):
     def _print_line(self, step: int, values: Mapping[str, float]) -> None:
         self._line_at = time.monotonic()
         self._line_step = step
-        loss = rate = "-"
-        if "loss" in values:
-            loss = number(values["loss"])
+        rate = "-"  # the values between two entries lack it
         if "learning_rate" in values:
             rate = f"{values['learning_rate']:.2e}"
         columns = [
             f"step {self._number(step)} of {self._num_steps:,}",
             f"{step / max(self._num_steps, 1):>4.0%}",
-            f"loss {loss:>7}",
+            f"loss {number(values.get('loss', math.nan)):>7}",
         ]
         if (accuracy := main_accuracy(values)) is not None:
             columns.append(f"{label(accuracy)} {value_text(accuracy, values[accuracy]):>6}")
@@ -326,11 +324,9 @@ class TimeLeft:
         self._at = time.monotonic()
 
     def seconds_left(self, num_steps: int) -> float | None:
-        """Returns the expected seconds until the end; None after too few steps."""
+        """Returns the expected seconds until the end; None if it is too early for that."""
         seconds = self._seconds.copy()
-        if len(seconds) < 2:
-            return None
-        if len(seconds) < FIRST_STEPS and seconds[-1] - seconds[0] < FIRST_SECONDS:
+        if len(seconds) < 2 or seconds[-1] < FIRST_SECONDS:
             return None
         durations = np.diff(seconds)
         usual = durations[durations <= SLOW_STEP * np.median(durations)]

@@ -35,7 +35,7 @@ from bertjax.tasks import Task, make_task
 from bertjax.tasks.baselines import Baselines
 from bertjax.tasks.classification import ClassificationTask, MultiLabelTask, RegressionTask
 from bertjax.tasks.definition import Fold
-from bertjax.tasks.embedding import RETRIEVAL_METRICS, EmbedderOptions, EmbeddingTask
+from bertjax.tasks.embedding import RETRIEVAL_METRICS, EmbedderOptions
 from bertjax.tasks.late_interaction import LateInteractionTask
 from bertjax.tasks.reranking import RerankTask
 from bertjax.tasks.sources.leaks import without_leaks
@@ -292,14 +292,9 @@ def gather_finetuning(
         task = dataclasses.replace(task, source=without_leaks(task.data))
     notes: list[str] = []
     loaded = load_for_task(config, task, notes.append)
-    if config.max_length is None and isinstance(task, EmbeddingTask | RerankTask):
-        length = stated_length(task, loaded)
-        origin = f"as in the files of {config.init}"
-        if length is None:
-            length = task.max_length
-            origin = f"the default, since {config.init} states none"
+    if config.max_length is None and (length := stated_length(task, loaded)):
         task = dataclasses.replace(task, max_length=length)
-        notes.append(f"texts are truncated after {length} tokens ({origin}): see --max_length")
+        notes.append(f"texts are cut after {length} tokens, as the files of {config.init} say")
     check_length(config, task, config.init, loaded)
     task, loaded = following(task, loaded)
     max_length = config.max_length or task.max_length

@@ -64,7 +64,6 @@ from bertjax.record.predictions import (
 )
 from bertjax.record.report import read_metrics
 from bertjax.tasks.calibration import HeldOutProbabilities
-from bertjax.tasks.embedding import RETRIEVAL_METRICS
 from bertjax.tasks.intervals import FEW_GROUPS, Interval, few_groups_in_words, score_intervals
 from bertjax.tasks.label_errors import LabelErrors, by_margin
 from bertjax.tasks.measures import ScoredRows, has_diagnostics
@@ -190,7 +189,9 @@ class FinetuningJob(Job):
             split: self.predict_split(params, split) for split in splits_of(self.task, "dev")
         }
         if self.collection is not None:
-            self.dev_scores["dev"] |= self._search(self.collection, params, check)
+            searched = self._search(self.collection, params, check)
+            # recall_at_10 is that of the pairs.
+            self.dev_scores["dev"] = searched | self.dev_scores["dev"]
         evaluation = {}
         for split, scores in self.dev_scores.items():
             prefix = split_prefix(split)
@@ -233,10 +234,7 @@ class FinetuningJob(Job):
         kind = index_of(loaded, max_length=lengths)
         for encoder in kind.encoders.values():
             encoder.after_batch = lambda _: check()
-        ranking = collection.rank(kind.open, encoder=kind.encoders["document"])
-        found = collection.score(ranking)
-        # recall_at_10 of an evaluation is that of its pairs.
-        scores = {name: found[name] for name in RETRIEVAL_METRICS}
+        scores = collection.score(collection.rank(kind))
         return scores | kind.metrics()
 
     def choose_state(self, checkpoints: Checkpointer, state: TrainState) -> TrainState:

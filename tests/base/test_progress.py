@@ -60,16 +60,6 @@ def test_a_log_gets_plain_lines_on_stderr_with_share_speed_and_time_left(quick, 
     assert not re.search(r"[^\x20-\x7e\n]", err)
 
 
-def test_what_was_done_before_counts_neither_for_the_speed_nor_for_the_time_left(monkeypatch):
-    state = progress.Progress("embedding", 2000, "texts", _began=0.0)
-    state.skip(1000)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: 10.0)
-    assert state.time_left() == ""
-    state.advance(20)
-    expected = "embedding: 51%, 1,020 of 2,000 texts, 2.0 texts/s, 0:08:10 left"
-    assert state.line() == expected
-
-
 def test_work_whose_amount_was_not_counted_ends_with_its_time_alone(quick, capsys):
     with progress.progress("counting", None, progress.BYTES):
         time.sleep(0.1)

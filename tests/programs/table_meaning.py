@@ -113,9 +113,10 @@ def _vectors(texts: Any) -> np.ndarray:
     return np.stack([vector(text) for text in texts])
 
 
-def _dense(embed: Any) -> Any:
+def _dense(embed: Any) -> retrieval.IndexKind:
     embedders = {"query": embed, "document": embed}
-    return functools.partial(retrieval.DenseIndex, embedders, cosine=True)
+    open_index = functools.partial(retrieval.DenseIndex, embedders, cosine=True)
+    return retrieval.IndexKind(embedders, open_index)
 
 
 class _Embedder:
@@ -131,7 +132,7 @@ class _Embedder:
 def retrieved(paths: dict[str, Path]) -> Any:
     """Returns (the rankings and nDCG@10 of a collection, [])."""
     collection = retrieval.beir_collection(paths["corpus"].parent, "test")
-    ranking = collection.rank(_dense(_vectors))
+    ranking = collection.rank(_dense(_Embedder()))
     found = sorted((query, tuple(passages)) for query, passages in ranking.items())
     return (*found, round(collection.score(ranking)["ndcg_at_10"], 6)), []
 
@@ -140,8 +141,7 @@ def mined(paths: dict[str, Path]) -> Any:
     """Returns (the lines that `mine` writes, [])."""
     output = paths["queries"].parent / "mined.jsonl"
     model = SimpleNamespace(loaded=None, identity="stand-in")
-    embedder = _Embedder()
-    kind = indexes.IndexKind({"query": embedder}, _dense(embedder))
+    kind = _dense(_Embedder())
     with (
         mock.patch("bertjax.weights.load_model"),
         mock.patch.object(pretrained, "Pretrained", lambda _: model),

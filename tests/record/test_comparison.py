@@ -4,12 +4,10 @@ import dataclasses
 import json
 import random
 
-import numpy as np
 import pytest
 from scipy import stats
 
 from bertjax import score
-from bertjax.inference.retrieval import METRICS
 from bertjax.record.comparison import compare_files
 from tests.scored_pairs import TASKS, pairs_of
 
@@ -98,51 +96,6 @@ def test_rankings_are_compared_with_their_passages(tmp_path):
     found = compare_files(first, second, gold, "rerank")["metrics"]["ndcg_at_10"]
     assert found["first"] == pytest.approx(task.score(pairs)["ndcg_at_10"])
     assert found["second"] == pytest.approx(task.score(again)["ndcg_at_10"])
-
-
-def test_run_files_are_compared_query_by_query(tmp_path):
-    """By their scores and ids, as trec_eval orders them; a query without judgements has no part."""
-    rng = np.random.default_rng(0)
-    judged = "".join(f"q{i}\td{i}\t{1 + i % 2}\n" for i in range(40))
-    gold = tmp_path / "test.tsv"
-    gold.write_text("query-id\tcorpus-id\tscore\n" + judged)
-    files, places = [], []
-    for name, spread in (("good.trec", 4), ("bad.run", 14)):
-        path = tmp_path / name
-        ranks = rng.integers(0, spread, 41)
-        lines = []
-        for query, rank in enumerate(ranks):
-            for place in range(15):
-                # Ids with equal scores are in another order in the file.
-                passage = f"d{query}" if place == rank else f"a{15 - place:02}"
-                score = 9.0 if place < rank else 8.0 - place
-                lines.append(f"q{query} Q0 {passage} 1 {score} x\n")
-        path.write_text("".join(lines[::-1]))
-        files.append(path)
-        places.append(ranks[:40])
-    first, second = files
-    found = compare_files(first, second, gold)
-    assert found["examples"] == 40 and found["sentence"].startswith(f"{first} is better than")
-    assert found["metrics"].keys() == set(METRICS)
-    of_mrr = found["metrics"]["mrr_at_10"]
-    reciprocal = [np.where(x < 10, 1 / (x + 1), 0) for x in places]
-    assert of_mrr["first"] == pytest.approx(reciprocal[0].mean())
-    assert of_mrr["difference"] == pytest.approx((reciprocal[0] - reciprocal[1]).mean())
-    exact = stats.permutation_test(
-        reciprocal, lambda x, y: np.mean(x - y), permutation_type="samples", n_resamples=4000, rng=1
-    )
-    assert of_mrr["p_value"] == pytest.approx(exact.pvalue, abs=0.01)
-    assert found["metrics"]["recall_at_100"]["difference"] == 0
-    with pytest.raises(ValueError, match=r"good.trec is a ranking: give its judgements"):
-        compare_files(first, second)
-    with pytest.raises(ValueError, match="no effect on rankings"):
-        compare_files(first, second, gold, "rerank")
-    second.write_text(second.read_text().replace("q7 ", "q99 "))
-    with pytest.raises(ValueError, match=r"40 examples and .*bad.run 39; 1 ids are in one alone"):
-        compare_files(first, second, gold)
-    second.write_text("q1 Q0 d1 1 high x\n")
-    with pytest.raises(ValueError, match=r"bad.run, row 1 is no line of a run file"):
-        compare_files(first, second, gold)
 
 
 def test_groups_are_drawn_as_wholes(tmp_path):

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import pytest
 from rich.console import Console
@@ -158,13 +159,14 @@ def live_line(width: int, values, *, name="pretraining", step=500) -> str:
     shown = Terminal(name, clock=clock, num_steps=2000, quiet=True)
     shown.read(Logged(0, {f"train/{key}": value for key, value in values.items()}))
     with clock.doing(activity.STEPPING):
-        for number in range(max(step - terminal.FIRST_STEPS, 0), step + 1):
+        for number in range(max(step - 10, 0), step + 1):
             time.sleep(0.002)
             clock.step = number
             shown.read(StepDone(number, {}, None, 0, 0, 0.0))
     file = io.StringIO()
     shown._console = Console(file=file, width=width)
-    shown._console.print(shown._live_line())
+    with mock.patch.object(terminal, "FIRST_SECONDS", 0.0):
+        shown._console.print(shown._live_line())
     return file.getvalue()
 
 
@@ -188,7 +190,7 @@ def test_the_live_line_keeps_its_form_from_the_first_step_to_the_last(width):
     known.append({**known[-1], "learning_rate": 1e-4, "tokens_per_second": 999_499.0})
     lines = [
         live_line(width, values, name="classify", step=step)
-        for values, step in zip(known, (3, 30, 300, 2000), strict=True)
+        for values, step in zip(known, (0, 30, 300, 2000), strict=True)
     ]
     lines.append(live_line(width, known[-1], name="classify", step=1990))
     assert len({line.startswith("classify") for line in lines}) == 1
@@ -207,18 +209,16 @@ def test_no_time_left_is_said_before_it_can_be_estimated(monkeypatch):
         # The first step and one later have compiled.
         seconds[activity.STEPPING] += 60.0 if step in (1, 20) else 2.0
         clock.did_step(step)
-        expected = None
-        if 2.0 * (step - 1) >= terminal.FIRST_SECONDS:
-            expected = pytest.approx(2.0 * (100 - step))
+        expected = None if step == 1 else pytest.approx(2.0 * (100 - step))
         assert clock.seconds_left(100) == expected
 
 
-def test_the_time_left_is_said_after_two_long_steps_or_ten_short_ones(monkeypatch):
+def test_the_time_left_is_said_after_two_long_steps_or_some_short_ones(monkeypatch):
     record = activity.Clock()
     seconds = dict.fromkeys(activity.ACTIVITIES, 0.0)
     monkeypatch.setattr(record, "seconds", lambda: dict(seconds))
     monkeypatch.setattr(terminal.time, "monotonic", lambda: 0.0)
-    for duration, first in ((30.0, 2), (0.1, terminal.FIRST_STEPS)):
+    for duration, first in ((30.0, 2), (0.75, 7)):
         clock = terminal.TimeLeft(record)
         for step in range(1, 13):
             seconds[activity.STEPPING] += duration

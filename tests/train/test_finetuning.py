@@ -367,7 +367,7 @@ def test_texts_are_as_long_as_the_files_of_the_first_model_say(
         rows.append(json.dumps({"query": text, "positive": text, "negative": other}) + "\n")
     train.write_text("".join(rows))
     for given, found, line in (
-        (None, expected, f"after {expected} tokens (as in the files of {model})"),
+        (None, expected, f"after {expected} tokens, as the files of {model} say"),
         (34, 34, ""),
     ):
         workdir = tmp_path / f"run{given}"
@@ -378,7 +378,7 @@ def test_texts_are_as_long_as_the_files_of_the_first_model_say(
         facts = gather_finetuning(run, workdir, [])
         plan = plan_finetuning(run, facts)
         assert plan.max_length == found
-        said = [x for x in plan.lines if x.startswith("texts are truncated")]
+        said = [x for x in plan.lines if x.startswith("texts are cut after")]
         assert len(said) == (given is None) and line in "".join(said)
 
 
