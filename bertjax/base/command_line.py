@@ -181,9 +181,10 @@ def parse_boxes(
             f"bertjax {command} has no flag {flag}. {about}".rstrip() for flag, about in unknown
         ]
         refuse("\n".join([*lines, f"All flags: python -m bertjax.{command} --help"]))
-    if not detail and (missing := ", ".join(_missing_flags(boxes, argv))):
+    given = {word.removeprefix("--").partition("=")[0].replace("-", "_") for word in argv}
+    if not detail and (missing := ", ".join(_missing_flags(boxes, given))):
         refuse(f"{missing} must be given. All flags: python -m bertjax.{command} --help")
-    groups = {word.removeprefix("--").partition(".")[0] for word in argv}
+    groups = {flag.partition(".")[0] for flag in given}
     registry = registry_of(_with_help_on_one_line)
     with registry:
         root: Any = type_of_flags(boxes, groups, detail)
@@ -400,14 +401,13 @@ def _unknown_flags(
             yield flag, did_you_mean(f"--{name}", [f"--{n}" for n in sorted(similar)])
 
 
-def _missing_flags(boxes: Sequence[Box], argv: Sequence[str]) -> Iterator[str]:
-    """Yields the flags without a default that `argv` lacks; arguments without a name are none."""
-    given = {word.partition("=")[0].replace("-", "_") for word in argv}
+def _missing_flags(boxes: Sequence[Box], given: Collection[str]) -> Iterator[str]:
+    """Yields the flags without a default that `given` lacks; arguments without a name are none."""
     for box in boxes:
         if isinstance(box.config, type):
             for name, field in inspect.signature(box.config).parameters.items():
                 has_name = tyro.conf.Positional not in get_args(field.annotation)
-                if field.default is field.empty and has_name and f"__{name}" not in given:
+                if field.default is field.empty and has_name and name not in given:
                     yield f"--{name}"
 
 
