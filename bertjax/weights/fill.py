@@ -260,7 +260,7 @@ def _place(
         wanted = target.rule.transform.to_hf(without_memory, config).shape
         return f"has shape {tensor.shape}, but the model has {wanted}"
     if layer is not None and layer >= like.shape[0]:
-        return f"belongs to layer {layer}, but the model has {like.shape[0]} layers"
+        return f"belongs to layer {layer}, but the model has num_hidden_layers={like.shape[0]}"
     if not jnp.issubdtype(tensor.dtype, jnp.floating):
         return f"is of type {tensor.dtype}: quantised models are not supported"
     value = target.rule.transform.from_hf(tensor.astype(np.float32, copy=False), config)

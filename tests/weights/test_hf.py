@@ -148,7 +148,7 @@ def test_every_missing_unexpected_and_misshaped_tensor_is_named_at_once(saved, m
         "bert.encoder.layer.1.output.dense.bias",
         "cls.predictions.bias",
         "adapter.weight",
-        "belongs to layer 2, but the model has 2 layers",
+        "belongs to layer 2, but the model has num_hidden_layers=2",
         "bert.pooler.dense.bias has shape (31,), but the model has (32,)",
     ):
         assert part in str(error.value)
