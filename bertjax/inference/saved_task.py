@@ -117,7 +117,7 @@ def stated_length(task: Task, loaded: LoadedModel) -> int | None:
     longest = loaded.config.max_length
     modules = loaded.source.usage.modules.value
     if isinstance(task, EmbeddingTask) and modules is not None:
-        lengths = {modules.max_length, modules.document_length} - {None}
+        lengths = list(filter(None, (modules.max_length, modules.document_length)))
         if lengths:
             return min(max(*lengths, modules.query_length or 0), longest)
     # An embedder that becomes a reranker had the length of single texts.
