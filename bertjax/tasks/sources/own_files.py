@@ -303,7 +303,8 @@ def _find_columns(
                 columns, note = find_columns(table, kind, own, labelled=labelled, one_hot=one_hot)
             notes.append(note)
             if split == "train":
-                notes.append(code_note(table, columns.text or ""))
+                for name in filter(None, (columns.text, columns.pair)):
+                    notes.append(code_note(table, name))
             for same in [split] if kind.compares else tables:
                 columns_of[same] = columns
     return {split: columns_of.get(split, named) for split in tables}

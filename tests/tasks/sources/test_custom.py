@@ -738,3 +738,11 @@ def test_none_may_be_one_of_several_choices(write):
     task = make_task("choice", ChoiceOptions(train=str(write("a.jsonl", rows)), dev_fraction=0))
     assert len(list(task.data.examples("train"))) == 4
     assert task.data.change_notes() == []
+
+
+def test_ids_in_the_place_of_second_texts_are_warned_of(tmp_path):
+    rows = "".join(f"who wrote the book {i}?,DOC-{i:04}\n" for i in range(20))
+    path = tmp_path / "train.csv"
+    path.write_text("question,doc_id\n" + rows)
+    note = read_tables("embed", train=str(path)).note
+    assert "most texts in 'doc_id' are one word with digits, such as 'DOC-0000'" in note
