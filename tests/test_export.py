@@ -26,6 +26,7 @@ from bertjax.inference.onnx_check import (
     calibration_batches,
     loss_in_percent,
     run_session,
+    runtimes,
     sample_arrays,
 )
 from bertjax.inference.onnx_quantization import quantize_within, sensitivities
@@ -413,7 +414,8 @@ def test_a_check_scores_each_file_and_writes_a_table(
     if runtime is None:
         monkeypatch.setitem(sys.modules, "openvino", None)
     else:
-        pytest.importorskip("openvino")
+        if "OpenVINO" not in runtimes():  # importing it would send a report
+            pytest.skip("openvino is not installed")
     config = ExportConfig(
         src=str(trained("classify")),
         output=str(tmp_path / "out"),
@@ -442,7 +444,8 @@ def test_a_check_scores_each_file_and_writes_a_table(
 
 @pytest.mark.parametrize("task", [pytest.param("classify", marks=WEEKLY)])
 def test_openvino_reports_nothing_to_its_makers(task, trained, labelled, tmp_path):
-    pytest.importorskip("openvino")
+    if "OpenVINO" not in runtimes():  # importing it would send a report
+        pytest.skip("openvino is not installed")
     code = (
         "import sys, bertjax.export; assert bertjax.export.main(sys.argv[1:]) == 0; "
         "assert 'openvino' in sys.modules and sys.modules['openvino_telemetry'] is None"

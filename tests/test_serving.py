@@ -8,7 +8,7 @@ import pytest
 
 import bertjax
 from bertjax import export
-from bertjax.inference.onnx_check import openvino_core
+from bertjax.inference.onnx_check import openvino_core, runtimes
 from tests.test_readme import ROOT
 
 TEXTS = ["Who left?", "Anna has gone to the station, and nobody knows when she will return.", "No."]
@@ -67,7 +67,8 @@ def test_the_directories_have_what_text_embeddings_inference_reads(models):
 def test_onnx_runtime_and_openvino_give_the_outputs_of_bertjax(kind, models, tmp_path, monkeypatch):
     for package in ("onnx", "onnxruntime"):
         pytest.importorskip(package)
-    pytest.importorskip("openvino")
+    if "OpenVINO" not in runtimes():  # importing it would send a report
+        pytest.skip("openvino is not installed")
     monkeypatch.chdir(tmp_path)
     assert export.main([str(models[kind]), "--to", "onnx", "--output", "EXPORTED"]) == 0
     page = {}

@@ -9,7 +9,7 @@ import pytest
 
 from bertjax.config.model import TaggerConfig
 from bertjax.inference import onnx_graph
-from bertjax.inference.onnx_check import largest_differences, openvino_core
+from bertjax.inference.onnx_check import largest_differences, openvino_core, runtimes
 from bertjax.inference.onnx_export import AXES, OLDEST_OPSET, Exported, write_onnx
 from bertjax.model import HEADS, BertConfig, FeatureTagger
 from bertjax.model.late_interaction import BertForLateInteraction, TokenMask
@@ -317,7 +317,8 @@ OF_EVERY_RUN = (("deberta-v2", "encoder"),)
     [pytest.param(*x, marks=() if x in OF_EVERY_RUN else WEEKLY) for x in all_heads()],
 )
 def test_openvino_reads_the_same_file(family, head, tiny_family, tmp_path):
-    pytest.importorskip("openvino")
+    if "OpenVINO" not in runtimes():  # importing it would send a report
+        pytest.skip("openvino is not installed")
     file = tmp_path / "model.onnx"
     export = of_family(family, tiny_family(family), 2, head)
     write_onnx(export, file)
