@@ -169,11 +169,11 @@ def test_looking_for_spikes_changes_no_bit_where_there_is_none(config, whole, tm
     assert metrics_of(tmp_path / "run") == whole[1]
 
 
-@pytest.mark.slow
 def test_a_spike_is_what_numpy_calls_one():
     rng = np.random.default_rng(0)
     losses, norms = rng.normal(3, 0.1, 300), rng.normal(1, 0.2, 300)
     history = empty_history(3.0)
+    is_over, record = jax.jit(is_spike), jax.jit(recorded)
     for i, (loss, norm) in enumerate(zip(losses, norms, strict=True)):
         known = slice(max(0, i - HISTORY), i)
         for factor in (1.0, 1.05, 1.2):
@@ -182,8 +182,8 @@ def test_a_spike_is_what_numpy_calls_one():
                 for values, value in ((losses, loss), (norms, norm))
                 if i >= HISTORY // 2
             )
-            assert bool(is_spike(history, loss * factor, norm * factor)) == over
-        history = recorded(history, loss, norm, True)
+            assert bool(is_over(history, loss * factor, norm * factor)) == over
+        history = record(history, loss, norm, True)
     same = recorded(history, math.nan, math.inf, False)
     assert all((a == b).all() for a, b in zip(history, same, strict=True))
 
