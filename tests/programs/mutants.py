@@ -50,7 +50,11 @@ class Group(NamedTuple):
 GROUPS = {
     "model": Group("bertjax/model/*.py", ("tests/model", "tests/weights"), 0.6),
     "batches": Group("bertjax/data/batches/*.py", ("tests/data/batches", "tests/train"), 0.2),
-    "step": Group("bertjax/train/step.py", ("tests/train",), 0.1),
+    "step": Group(
+        "bertjax/train/step.py",
+        ("tests/train", "tests/test_pretrain.py", "tests/test_finetune.py"),
+        0.1,
+    ),
     "metrics": Group("bertjax/tasks/metrics.py", ("tests/tasks",), 0.1),
 }
 COMPARISONS: dict[type[ast.cmpop], str] = {

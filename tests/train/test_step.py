@@ -21,6 +21,7 @@ from bertjax.train.step import (
     Steps,
     create_train_state,
     make_loss_fn,
+    microbatches,
 )
 from tests.cases import WEEKLY
 
@@ -192,6 +193,13 @@ def test_in_bfloat16_eight_devices_equal_one_up_to_rounding(
     for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(other_params), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-3)  # of updates of 1e-2
         assert np.abs(a - b).mean() < 2e-4
+
+
+def test_microbatches_are_as_many_as_asked_for_and_have_each_row_once():
+    rows = np.arange(12).reshape(6, 2)
+    found = microbatches({"ids": rows}, 3)["ids"]
+    assert found.shape == (3, 2, 2)
+    assert sorted(found.reshape(6, 2).tolist()) == rows.tolist()
 
 
 @pytest.mark.slow
