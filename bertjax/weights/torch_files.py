@@ -57,8 +57,8 @@ _DTYPES = {
 _ADMITTED = {_ORDERED_DICT, _REBUILD_TENSOR, _REBUILD_PARAMETER, *_DTYPES}
 # Names of Python's library with which data are pickled that trainers save beside a model.
 _DATA = re.compile(
-    r"(argparse|collections|datetime|enum|pathlib|types|typing|uuid)\.\w+|_codecs\.encode|"
-    r"functools\.partial|copy_?reg\._reconstructor|_operator\.getitem|"
+    r"(argparse|collections|datetime|enum|pathlib(\._local)?|types|typing|uuid)\.\w+|"
+    r"_codecs\.encode|functools\.partial|copy_?reg\._reconstructor|_operator\.getitem|"
     r"(builtins|__builtin__)\.(Ellipsis|bool|bytearray|bytes|complex|dict|float|frozenset|int|"
     r"list|long|object|set|slice|str|tuple|unicode)"
 )

@@ -202,7 +202,7 @@ def compare(
     family: str, base: BertConfig, head: str, seed: int, folder, tokenizer, rope: str = "default"
 ) -> dict[str, float]:
     """Compares outputs, gradients and files; returns the largest difference by what is compared."""
-    import torch
+    torch = pytest.importorskip("torch", reason="the extra `parity` is not installed")
 
     rng = np.random.default_rng([seed, *family.encode()])
     config = scaled_rope(odd_config(base, rng), rope, rng)
