@@ -6,6 +6,7 @@ Variables of JAX that would change results in silence are taken out of the envir
 import the package keep their streams and their environment.
 """
 
+import atexit
 import errno
 import os
 import shutil
@@ -124,7 +125,15 @@ def _open_streams() -> None:
             os.set_inheritable(number, True)
         if number:
             stream = getattr(sys, name) or open(number, "w", encoding="utf-8", closefd=False)
-            setattr(sys, name, _Output(stream))
+            output = _Output(stream)
+            setattr(sys, name, output)
+            atexit.register(_discard_lost, output, number)
+
+
+def _discard_lost(output: _Output, number: int) -> None:
+    """Sends to nowhere what a stream could not write: Python 3.13 would report it once more."""
+    if output.lost is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def need_output() -> None:

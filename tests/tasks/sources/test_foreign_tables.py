@@ -440,7 +440,7 @@ def test_values_of_python_are_read_by_their_meaning():
         float("nan"),
         pandas.NA,
         pandas.NaT,
-        np.datetime64("NaT"),
+        np.datetime64("NaT", "s"),
         decimal.Decimal("NaN"),
     ):
         with (
