@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -54,6 +55,9 @@ def printable_output(wanted: bool = True) -> Iterator[None]:
     streams = map(unfiltered, before)
     sys.stdout, sys.stderr = map(_Printable, streams) if wanted else streams
     kept = wanted
+    if wanted:
+        # Python 3.13 colours tracebacks, by commands that the filter would show.
+        os.environ.setdefault("PYTHON_COLORS", "0")
     try:
         yield
         kept = False
