@@ -128,7 +128,6 @@ def write_training_data(
 # What is left of a problem without its place and the remedy is the reason.
 _NO_REASON = re.compile(r"^.*?row \d+(?:, question \S+)?:? ?|[;:] .*", re.DOTALL)
 _VALUE = re.compile('"[^"]*"')
-_ROWS = "{rows:,} rows: {used:,} used, {bad:,} left out ({reasons})"
 
 
 def rows_in_words(data: Dataset, train: TrainingData) -> str:
@@ -140,7 +139,7 @@ def rows_in_words(data: Dataset, train: TrainingData) -> str:
     used = train.examples + sum(lengths.examples for lengths in data.lengths.values())
     shown = [f"{count}: {reason}" for reason, count in reasons.most_common(PROBLEMS)]
     bad = len(problems)
-    return _ROWS.format(rows=used + bad, used=used, bad=bad, reasons="; ".join(shown))
+    return f"{used + bad:,} rows: {used:,} used, {bad:,} left out ({'; '.join(shown)})"
 
 
 def check_splits(task: Task, tokenizer: Tokenizer, max_length: int) -> Task:

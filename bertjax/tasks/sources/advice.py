@@ -24,10 +24,6 @@ ROWS_SEARCHED = 10_000
 _SQL_ESCAPE = re.compile(r"(?<=[\w.,;!?])\\[tnr]|\\\\|\A\\N\Z")
 # One word with digits, such as the number of a patient.
 _CODE = re.compile(r"(?=.*\d)[\w./-]{1,40}", re.ASCII)
-_CODES = (
-    "warning: {}: most texts in {!r} are one word with digits, such as {!r}: if they are ids, name "
-    "the column of the texts with --text_column."
-)
 SEPARATORS = "|;,"
 # Numbers whose point may separate thousands: 24.827, but not 0.827 or 1250.827.
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}\.\d{3}")
@@ -70,7 +66,10 @@ def code_note(table: Table, column: str) -> str:
     codes = list(filter(_CODE.fullmatch, values))
     if 2 * len(codes) <= len(table.first_rows):
         return ""
-    return _CODES.format(table.path, column, codes[0])
+    return (
+        f"warning: {table.path}: most texts in {column!r} are one word with digits, such as "
+        f"{codes[0]!r}: if they are ids, name the column of the texts with --text_column."
+    )
 
 
 def holds_dates(values: Iterable[Any]) -> bool:
