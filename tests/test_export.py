@@ -174,6 +174,7 @@ def test_a_process_of_its_own_exports_a_model(tmp_path):
     assert (tmp_path / "out" / "onnx" / "model.onnx").is_file()
 
 
+@pytest.mark.slow
 def test_what_is_not_in_the_file_of_a_sparse_encoder_is_said(untrained, tmp_path, capsys):
     exported(untrained["sparse"], tmp_path / "out")
     said = capsys.readouterr().out
@@ -181,7 +182,7 @@ def test_what_is_not_in_the_file_of_a_sparse_encoder_is_said(untrained, tmp_path
     assert "The file encodes documents." in said
 
 
-@pytest.mark.parametrize("kind", others_weekly(["sparse", "tokens"], "sparse"))
+@pytest.mark.parametrize("kind", others_weekly(["sparse", "tokens"], slow=("sparse",)))
 def test_other_encoders_are_exported_as_they_embed(kind, untrained, tmp_path):
     source = untrained[kind]
     session = exported(source, tmp_path / "out")
@@ -291,6 +292,7 @@ def test_outputs_that_differ_are_refused_and_nothing_is_written(tmp_path, monkey
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_float16_and_int8_are_smaller_and_near_float32(trained, tmp_path, capsys):
     source = trained("embed")
     output = tmp_path / "out"
@@ -370,7 +372,7 @@ def test_calibration_reads_the_first_examples_and_needs_some(tmp_path):
         ExportConfig(src="a", output="b", calibrate=str(path))
 
 
-@pytest.mark.parametrize("is_static", [False, pytest.param(True, marks=WEEKLY)])
+@pytest.mark.parametrize("is_static", others_weekly([False, True], slow=(False,)))
 def test_as_many_matrices_stay_in_float32_as_the_loss_asks_for(is_static, one_layer, tmp_path):
     exported(one_layer, tmp_path / "out")
     source = tmp_path / "out" / "onnx" / "model.onnx"

@@ -66,6 +66,7 @@ def write(files, folder):
     return str(folder)
 
 
+@pytest.mark.slow
 def test_prepared_data_equals_that_of_the_same_files(hub, files, tokenizer, tmp_path):
     name = unique()
     hub.dataset(name, files)

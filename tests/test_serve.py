@@ -86,6 +86,7 @@ def post(port, path, fields, timeout=30):
     return response.status, content
 
 
+@pytest.mark.slow
 def test_clients_of_openai_get_what_they_expect(loaded, sentences):
     openai = pytest.importorskip("openai")
     expected = None

@@ -14,6 +14,7 @@ from bertjax.train.checkpoint import (
     move_damaged,
     undo_replacements,
 )
+from tests.cases import others_weekly
 
 STATE = {"step": jnp.zeros((), jnp.int32), "w": jnp.arange(2000.0).reshape(40, 50)}
 
@@ -56,7 +57,14 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "damage",
+    others_weekly(
+        DAMAGES,
+        *("truncated", "one bit flipped"),
+        slow=("emptied", "missing", "last bit flipped", "half copied"),
+    ),
+)
 def test_damage_in_any_file_with_values_is_found(checkpoints, tmp_path, damage):
     newest = checkpoints / "3"
     assert damage_of(newest) is None

@@ -221,7 +221,9 @@ def test_attributions_of_a_linear_model_are_exact(steps, tiny_config, tokenizer)
     assert abs(values.sum() - (of_text - of_baseline)) < 1e-4
 
 
-@pytest.mark.parametrize("kind", others_weekly(KINDS, "classes", "labels", "numbers", "score"))
+@pytest.mark.parametrize(
+    "kind", others_weekly(KINDS, "classes", slow=("labels", "numbers", "score"))
+)
 def test_values_of_words_add_up_to_the_difference_of_the_outputs(kind, model_of, text_of):
     _, model = model_of(kind=kind, initializer_range=0.02)
     text = text_of(kind)
@@ -237,7 +239,7 @@ def test_values_of_words_add_up_to_the_difference_of_the_outputs(kind, model_of,
 
 
 @pytest.mark.parametrize(
-    "kind", others_weekly(KINDS_OF_TEXTS, "classes", "labels", "numbers", "score")
+    "kind", others_weekly(KINDS_OF_TEXTS, "classes", slow=("labels", "numbers", "score"))
 )
 def test_the_output_is_that_of_the_model(kind, model_of, text_of):
     _, model = model_of(kind=kind)
@@ -305,6 +307,7 @@ ENTITIES = {"id2label": {"0": "O", "1": "B-PER", "2": "I-PER"}}
 ENTITIES["label2id"] = {name: int(i) for i, name in ENTITIES["id2label"].items()}
 
 
+@pytest.mark.slow
 def test_each_tagged_word_has_an_attribution_and_any_word_on_demand(model_of, sentences):
     folder, _ = model_of(kind="tags")
     config = json.loads((folder / "config.json").read_text())

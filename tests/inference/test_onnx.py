@@ -176,7 +176,7 @@ def all_heads():
 
 # With BERT and DeBERTa in other tests, these need every operation that some family needs.
 @pytest.mark.parametrize(
-    "family", others_weekly(FAMILIES, "albert", "esm", "roformer", "ultrabert")
+    "family", others_weekly(FAMILIES, "albert", slow=("esm", "roformer", "ultrabert"))
 )
 def test_every_family_equals_bertjax(family, tiny_family, tmp_path):
     check(of_family(family, tiny_family(family), 1, "encoder"), tmp_path / "model.onnx")
@@ -186,7 +186,7 @@ HEADS_OF_LOGITS = [head for head in HEADS if head not in OF_EMBEDDINGS]
 
 
 @pytest.mark.parametrize(
-    "head", others_weekly(HEADS_OF_LOGITS, "pretraining", "multiple_choice", "rtd")
+    "head", others_weekly(HEADS_OF_LOGITS, "pretraining", slow=("multiple_choice", "rtd"))
 )
 def test_every_head_equals_bertjax(head, tiny_family, tmp_path):
     family = "deberta-v2" if head == "rtd" else "bert"
@@ -234,13 +234,14 @@ def test_every_activation_equals_bertjax(tiny_family, tmp_path):
     check(export, tmp_path / "model.onnx", SHAPES[1:])
 
 
-@pytest.mark.parametrize("name", others_weekly(ACTIVATIONS, "GELU"))
+@pytest.mark.parametrize("name", others_weekly(ACTIVATIONS, slow=("GELU",)))
 def test_every_activation_of_a_dense_module_equals_bertjax(name, tiny_family, tmp_path):
     dense = SentenceModule("Dense", 5, activation_function=f"torch.nn.modules.activation.{name}")
     model = BertForSentenceEmbedding(tiny_family("bert"), after_pooling=(dense,))
     check(exported_model(model), tmp_path / "model.onnx", SHAPES[1:])
 
 
+@pytest.mark.slow
 def test_prompts_that_the_pooling_leaves_out_are_left_out(tiny_family, tmp_path):
     model = BertForSentenceEmbedding(tiny_family("bert"), include_prompt=False)
     check(exported_model(model, prompt_length=4), tmp_path / "model.onnx", ((7, 33),))
@@ -284,7 +285,7 @@ def test_differences_of_large_outputs_are_relative(tiny_family, tmp_path):
     assert 0 < difference < 1e-5
 
 
-@pytest.mark.parametrize("attend", others_weekly([True, False], True))
+@pytest.mark.parametrize("attend", others_weekly([True, False], slow=(True,)))
 def test_late_interaction_equals_bertjax(attend, tiny_family, tmp_path):
     projection = (SentenceModule("Dense", 8, bias=False), NORMALIZE)
     mask = TokenMask(skipped=(7, 8, 9), expansion=attend)
@@ -294,7 +295,7 @@ def test_late_interaction_equals_bertjax(attend, tiny_family, tmp_path):
     check(exported_model(model), tmp_path / "model.onnx")
 
 
-@pytest.mark.parametrize("kind", others_weekly(["bilstm", "linear"], "bilstm"))
+@pytest.mark.parametrize("kind", others_weekly(["bilstm", "linear"], slow=("bilstm",)))
 def test_taggers_on_a_frozen_encoder_equal_bertjax(kind, tiny_family, tmp_path):
     size = {"size": 6} if kind == "bilstm" else {}
     tagger = TaggerConfig(layers=(0, -1), kind=kind, **size)
@@ -302,19 +303,19 @@ def test_taggers_on_a_frozen_encoder_equal_bertjax(kind, tiny_family, tmp_path):
     check(exported_model(model), tmp_path / "model.onnx", ((1, 1), (3, 17)))
 
 
-@pytest.mark.parametrize("opset", others_weekly([OLDEST_OPSET, 23], OLDEST_OPSET))
+@pytest.mark.parametrize("opset", others_weekly([OLDEST_OPSET, 23], slow=(OLDEST_OPSET,)))
 def test_every_version_of_the_operators_equals_bertjax(opset, tiny_family, tmp_path):
     for family in ("bert", "eurobert"):
         export = exported_model(HEADS["encoder"](tiny_family(family)))
         check(export, tmp_path / "model.onnx", SHAPES[1:], opset=opset)
 
 
-OF_EVERY_RUN = (("deberta-v2", "encoder"),)
+IN_CI = (("deberta-v2", "encoder"),)
 
 
 @pytest.mark.parametrize(
     ("family", "head"),
-    [pytest.param(*x, marks=() if x in OF_EVERY_RUN else WEEKLY) for x in all_heads()],
+    [pytest.param(*x, marks=pytest.mark.slow if x in IN_CI else WEEKLY) for x in all_heads()],
 )
 def test_openvino_reads_the_same_file(family, head, tiny_family, tmp_path):
     if "OpenVINO" not in runtimes():  # importing it would send a report
@@ -333,6 +334,7 @@ def test_openvino_reads_the_same_file(family, head, tiny_family, tmp_path):
     print(f"{family} {head}: largest difference of OpenVINO {largest:.1e}")
 
 
+@pytest.mark.slow
 def test_large_arrays_are_in_a_file_of_their_own(tiny_family, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_graph, "MAX_BYTES", 1000)
     export = exported_model(HEADS["masked_lm"](tiny_family("bert", tie_word_embeddings=True)))

@@ -472,7 +472,9 @@ def test_a_hundred_calls_of_different_shapes_compile_a_dozen_programs(
     assert 0 < compiled_program(model, read_all, **wanted)._cache_size() <= 12
 
 
-@pytest.mark.parametrize("head", [pytest.param("pretraining", marks=WEEKLY), "question_answering"])
+@pytest.mark.parametrize(
+    "head", others_weekly(["pretraining", "question_answering"], slow=("question_answering",))
+)
 def test_padding_to_buckets_changes_no_output_and_no_shape(
     head, tmp_path, one_layer_config, tokenizer, written
 ):

@@ -1,13 +1,13 @@
-"""Losses of embeddings: values and gradients are those of sentence-transformers."""
+"""Losses of embeddings: values are those of their formulas, and with gradients, of the library."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import log_softmax, logsumexp
 
 from bertjax.model.embedding_losses import GLOBAL, embedding_objective
 
-pytestmark = pytest.mark.slow  # imports sentence-transformers
 EXAMPLES, TEXTS, SIZE = 9, 4, 12
 
 
@@ -16,21 +16,71 @@ def vectors():
     return np.random.default_rng(0).normal(size=(EXAMPLES, TEXTS, SIZE)).astype(np.float32)
 
 
-def loss_and_gradient(objective, vectors, labels):
+def loss_of(objective, x, labels):
     """Of examples in one row, or as an objective that compares examples takes them."""
-    labels, weights = jnp.asarray(labels), jnp.ones(len(vectors))
+    labels, weights = jnp.asarray(labels), jnp.ones(len(x))
+    if not objective.compares_examples:
+        outputs = {"sentence_embedding": x.reshape(1, -1, x.shape[-1])}
+        batch = {"labels": labels[None], "label_weights": weights[None]}
+    else:
+        outputs = {"sentence_embedding": x, GLOBAL: {"sentence_embedding": x}}
+        batch = {"labels": labels, "label_weights": weights}
+        batch |= {"example_ids": jnp.arange(len(x)), GLOBAL: dict(batch)}
+    return objective.loss(objective.sums(outputs, batch), objective.weights(batch))
 
-    def loss(x):
-        if not objective.compares_examples:
-            outputs = {"sentence_embedding": x.reshape(1, -1, x.shape[-1])}
-            batch = {"labels": labels[None], "label_weights": weights[None]}
-        else:
-            outputs = {"sentence_embedding": x, GLOBAL: {"sentence_embedding": x}}
-            batch = {"labels": labels, "label_weights": weights}
-            batch |= {"example_ids": jnp.arange(len(x)), GLOBAL: dict(batch)}
-        return objective.loss(objective.sums(outputs, batch), objective.weights(batch))
 
-    return jax.jit(jax.value_and_grad(loss))(jnp.asarray(vectors))
+def loss_and_gradient(objective, vectors, labels):
+    compiled = jax.jit(jax.value_and_grad(lambda x: loss_of(objective, x, labels)))
+    return compiled(jnp.asarray(vectors))
+
+
+def formula(loss, x, scores, temperature):
+    """The value for texts [N, C, D], of examples that have no text twice, in float64."""
+    unit = x / np.linalg.norm(x, axis=-1, keepdims=True)
+    cosines = (unit[:, 0] * unit[:, 1]).sum(-1)
+    own = np.arange(len(x))
+    if loss in ("contrastive", "symmetric"):
+        others = unit[:, 1:].reshape(-1, x.shape[-1])
+        found = log_softmax(unit[:, 0] @ others.T / temperature, axis=1)
+        value = -found[own, own * (x.shape[1] - 1)].mean()
+        if loss == "contrastive":
+            return value
+        turned = log_softmax(unit[:, 1] @ unit[:, 0].T / temperature, axis=1)
+        return (value - turned[own, own].mean()) / 2
+    if loss == "similarity":
+        return np.square(cosines - scores).mean()
+    if loss == "cosent":
+        order = scores[:, None] < scores[None]
+        differences = (cosines[:, None] - cosines[None])[order]
+        return logsumexp([0, *differences / temperature])
+    ours = (x[:, :1] * x[:, 1:]).sum(-1)
+    if loss == "margin":
+        errors = (ours[:, :1] - ours[:, 1:]) - (scores[:, :1] - scores[:, 1:])
+        return np.square(errors).mean()
+    teacher, student = (log_softmax(s / temperature, axis=-1) for s in (scores, ours))
+    return temperature**2 * (np.exp(teacher) * (teacher - student)).sum(-1).mean()
+
+
+@pytest.mark.parametrize("matryoshka", [(), (5,)])
+@pytest.mark.parametrize(
+    "loss", ["contrastive", "symmetric", "similarity", "cosent", "margin", "kl"]
+)
+def test_values_are_those_of_the_formulas(vectors, loss, matryoshka):
+    rng = np.random.default_rng(1)
+    shape = {"similarity": (EXAMPLES,), "cosent": (EXAMPLES,)}.get(loss, (EXAMPLES, TEXTS - 1))
+    scores = np.round(rng.random(shape), 1)  # some are equal
+    texts = 2 if len(shape) == 1 else TEXTS
+    x = vectors[:, :texts].astype(np.float64)
+    sizes = [x, *(x[..., :size] for size in matryoshka)]
+    if matryoshka:
+        sizes = [y / np.linalg.norm(y, axis=-1, keepdims=True) for y in sizes]
+    expected = sum(formula(loss, y, scores, 0.3) for y in sizes)
+    is_in_batch = loss in ("contrastive", "symmetric")
+    labels = np.arange(x[..., 0].size, dtype=np.int32).reshape(EXAMPLES, texts)
+    labels = labels if is_in_batch else scores.astype(np.float32)
+    objective = embedding_objective(loss, temperature=0.3, matryoshka=matryoshka)
+    found = jax.jit(lambda x: loss_of(objective, x, labels))(x.astype(np.float32))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def check(ours, vectors, theirs):
@@ -64,6 +114,7 @@ def at_sizes(function, matryoshka):
     return loss
 
 
+@pytest.mark.slow  # imports sentence-transformers
 @pytest.mark.parity
 @SIZES
 @pytest.mark.parametrize("loss", ["contrastive", "symmetric"])
@@ -81,6 +132,7 @@ def test_in_batch_negatives(vectors, loss, matryoshka):
     check(found, vectors, at_sizes(lambda texts: theirs(texts, None), matryoshka))
 
 
+@pytest.mark.slow  # imports sentence-transformers
 @pytest.mark.parity
 @pytest.mark.parametrize("margin", [0.0, pytest.param(0.3, marks=pytest.mark.exhaustive), -0.4])
 def test_candidates_that_are_nearer_than_the_positive_are_no_negatives(
@@ -109,6 +161,7 @@ def test_candidates_that_are_nearer_than_the_positive_are_no_negatives(
     assert found[0] < plain[0]
 
 
+@pytest.mark.slow  # imports sentence-transformers
 @pytest.mark.parity
 @SIZES
 def test_cosent_ranks_pairs_by_their_scores(vectors, matryoshka):
@@ -121,6 +174,7 @@ def test_cosent_ranks_pairs_by_their_scores(vectors, matryoshka):
     check(found, pairs, at_sizes(lambda texts: theirs(texts, torch.tensor(scores)), matryoshka))
 
 
+@pytest.mark.slow  # imports sentence-transformers
 @pytest.mark.parity
 @SIZES
 @pytest.mark.parametrize("texts", [3, TEXTS])

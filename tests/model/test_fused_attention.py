@@ -22,7 +22,7 @@ from bertjax.model.fused_attention import (
     flash_attention,
     splash_attention,
 )
-from tests.cases import WEEKLY
+from tests.cases import WEEKLY, others_weekly
 
 ROWS, LENGTH = 2, 256
 
@@ -80,7 +80,7 @@ def test_attention_head_by_head_is_that_of_all_heads(packed, causal, dtype):
 
 
 @pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kernel", FUSED)
+@pytest.mark.parametrize("kernel", others_weekly(FUSED, "flash", slow=("cudnn", "splash")))
 def test_outputs_and_gradients_are_those_of_the_compilers_attention(
     packed, causal, kernel, monkeypatch
 ):

@@ -54,7 +54,7 @@ def model_of(family, tiny_family, head="masked_lm"):
     return HEADS[head](dataclasses.replace(config, initializer_range=0.1), num_labels=3)
 
 
-@pytest.mark.parametrize("family", others_weekly(CHANGES, "esm", "ultrabert"))
+@pytest.mark.parametrize("family", others_weekly(CHANGES, slow=("esm", "ultrabert")))
 def test_packed_sequences_give_what_they_give_alone(family, tiny_family, random_params):
     model = model_of(family, tiny_family)
     params = {"params": random_params(model)}

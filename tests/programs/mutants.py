@@ -1,12 +1,16 @@
 """Changes the code, one expression at a time, and counts the changes that no test notices.
 
-    python -m tests.programs.mutants [--count 300] [--processes 2] [--output FILE] [--only model]
+    pytest --cov --cov-context=test --cov-report=
+    python -m tests.programs.mutants [--coverage .coverage] [--count 300] [--processes 2]
+        [--output FILE] [--only model]
 
 A seeded sample of mutants is drawn from the modules of `GROUPS`: another comparison or operator,
 `and` for `or`, a condition negated, a number one higher, True for False. Each is made in a copy of
-the checkout, in which the fast tests of its group run until one fails: those first that have killed
-other mutants, then those that have the name of the module. The copy keeps the compiled programs of
-the checkout. A mutant that no test kills is equivalent, or shows what the tests do not see.
+the checkout, in which fast tests run until one fails: those first that have killed other mutants,
+then those that have the name of the module. With --coverage, these are the tests that run the
+changed statement, as the first command finds them (it needs pytest-cov); without it, and for what
+runs only when a module is imported, those of the group. The copy keeps the compiled programs of the
+checkout. A mutant that no test kills is equivalent, or shows what the tests do not see.
 
 Prints a line for each mutant that survives, and how many were killed in each group. With --output,
 each mutant is a line of JSON there with the test that killed it, and those that stand there already
@@ -26,7 +30,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -68,8 +72,8 @@ OPERATORS: dict[type[ast.operator], str] = {
 }
 # What the tests import beside this project.
 LIBRARIES = ["flax.linen", "optax", "orbax.checkpoint", "grain", "torch", "transformers", "pytest"]
-# A mutant may make a loop endless.
-SECONDS = 900
+# So long are tests started; a mutant that makes a loop endless is stopped after twice that time.
+SECONDS = 300
 
 
 class Mutant(NamedTuple):
@@ -161,16 +165,31 @@ def drawn(count: int, seed: int, only: str | None) -> list[Mutant]:
     return sample
 
 
+class Tests(NamedTuple):
+    """Files of tests; the tests of them, or all if there are none; those that run first."""
+
+    files: Sequence[str]
+    chosen: Collection[str]
+    first: Sequence[str]
+
+
 class Killers:
     """A plugin of pytest: runs the tests first that have killed most, and sends what failed."""
 
-    def __init__(self, first: Sequence[str], failed: Connection):
-        self.places = {name: place for place, name in enumerate(first)}
-        self.failed = failed
+    def __init__(self, tests: Tests, failed: Connection):
+        self.chosen, self.failed = tests.chosen, failed
+        self.places = {name: place for place, name in enumerate(tests.first)}
+        self.start = time.monotonic()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self.chosen:
+            items[:] = [item for item in items if item.nodeid in self.chosen]
         items.sort(key=lambda item: self.places.get(item.nodeid, len(self.places)))
+
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        if time.monotonic() - self.start > SECONDS:
+            item.session.shouldstop = "the time of a mutant is over"
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self.pytest_runtest_logreport(report)
@@ -180,7 +199,7 @@ class Killers:
             self.failed.send(report.nodeid)
 
 
-def run_tests(folder: str, files: list[str], first: Sequence[str], failed: Connection) -> None:
+def run_tests(folder: str, tests: Tests, failed: Connection) -> None:
     """Runs tests in a copy of the checkout until one fails, as a process of its own."""
     os.setpgrp()
     os.chdir(folder)
@@ -190,8 +209,29 @@ def run_tests(folder: str, files: list[str], first: Sequence[str], failed: Conne
         os.dup2(nowhere.fileno(), 2)
     # Plugins of the libraries that are imported already keep their assertions as they are.
     warnings = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    arguments = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *warnings, *files]
-    os._exit(int(pytest.main(arguments, plugins=[Killers(first, failed)])))
+    arguments = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", *warnings, *tests.files]
+    os._exit(int(pytest.main(arguments, plugins=[Killers(tests, failed)])))
+
+
+def tests_that_run(coverage: Path, mutant: Mutant) -> set[str]:
+    """Returns the tests that run the statement of a mutant, from the data of coverage.py.
+
+    A statement that runs when its module is imported has "" among them.
+    """
+    from coverage import CoverageData
+
+    data = CoverageData(str(coverage))
+    data.read()
+    path = ROOT / mutant.path
+    statements = [
+        node.lineno
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.stmt) and node.lineno <= mutant.line <= (node.end_lineno or 0)
+    ]
+    first = max(statements, default=mutant.line)  # a decorator is above its function
+    contexts = data.contexts_by_lineno(str(path))
+    lines = range(first, mutant.line + 1)
+    return {context.partition("|")[0] for line in lines for context in contexts.get(line, ())}
 
 
 class Copy:
@@ -201,8 +241,8 @@ class Copy:
     than most mutants live.
     """
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, coverage: Path | None):
+        self.folder, self.coverage = folder, coverage
         for name in ("bertjax", "tests", "docs", "configs", "launch", "benchmarks"):
             shutil.copytree(ROOT / name, folder / name)
         for name in ("pyproject.toml", "README.md"):
@@ -213,21 +253,25 @@ class Copy:
 
     def killer(self, mutant: Mutant, first: Sequence[str]) -> str | None:
         """Returns the name of the test that a mutant fails, or None if it passes all."""
-        tests = GROUPS[mutant.group].tests
         path = self.folder / mutant.path
-        own = sorted((self.folder / tests[0]).glob(f"*{path.stem}*.py"))
-        files = [*(str(file.relative_to(self.folder)) for file in own), *tests]
+        chosen = {""} if self.coverage is None else tests_that_run(self.coverage, mutant)
+        if not chosen:
+            return None
+        chosen.discard("")
+        files = sorted({name.partition("::")[0] for name in chosen}) or GROUPS[mutant.group].tests
+        own = sorted((self.folder / GROUPS[mutant.group].tests[0]).glob(f"*{path.stem}*.py"))
+        files = [*dict.fromkeys([*(str(file.relative_to(self.folder)) for file in own), *files])]
         received, failed = self.processes.Pipe(duplex=False)
         source = path.read_bytes()
         path.write_bytes(source[: mutant.start] + mutant.text.encode() + source[mutant.stop :])
         process = self.processes.Process(
-            target=run_tests, args=(str(self.folder), files, first, failed)
+            target=run_tests, args=(str(self.folder), Tests(files, chosen, first), failed)
         )
         try:
             process.start()
             failed.close()
-            process.join(SECONDS)
-            if process.exitcode == 0:
+            process.join(2 * SECONDS)
+            if process.exitcode in (pytest.ExitCode.OK, pytest.ExitCode.INTERRUPTED):
                 return None
             if process.exitcode is None:
                 return "none: it was stopped after the time of a mutant"
@@ -241,7 +285,9 @@ class Copy:
             path.write_bytes(source)
 
 
-def tried(chosen: Sequence[Mutant], processes: int) -> Iterator[tuple[Mutant, str | None, float]]:
+def tried(
+    chosen: Sequence[Mutant], processes: int, coverage: Path | None
+) -> Iterator[tuple[Mutant, str | None, float]]:
     """Yields each mutant with the test that killed it and the seconds it took."""
     killers: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
@@ -260,7 +306,7 @@ def tried(chosen: Sequence[Mutant], processes: int) -> Iterator[tuple[Mutant, st
 
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(processes) as pool:
         for place in range(processes):
-            copies.put(Copy(Path(folder, str(place))))
+            copies.put(Copy(Path(folder, str(place)), coverage))
         done = [pool.submit(attempt, mutant) for mutant in chosen]
         for future in as_completed(done):
             yield future.result()
@@ -274,6 +320,7 @@ def main() -> None:
     parser.add_argument("--only", choices=[*GROUPS])
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--coverage", type=Path, help="which tests run which line")
     options = parser.parse_args()
     known = set()
     if options.output is not None and options.output.exists():
@@ -283,7 +330,7 @@ def main() -> None:
     killed: collections.Counter[str] = collections.Counter()
     counted: collections.Counter[str] = collections.Counter()
     multiprocessing.get_context("forkserver").set_forkserver_preload(LIBRARIES)
-    for mutant, killer, seconds in tried(chosen, options.processes):
+    for mutant, killer, seconds in tried(chosen, options.processes, options.coverage):
         counted[mutant.group] += 1
         killed[mutant.group] += killer is not None
         if killer is None:

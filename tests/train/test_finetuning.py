@@ -352,7 +352,7 @@ STATED = {
 }
 
 
-@pytest.mark.parametrize("case", others_weekly(STATED, "dense", "reranker"))
+@pytest.mark.parametrize("case", others_weekly(STATED, "dense", slow=("reranker",)))
 def test_texts_are_as_long_as_the_files_of_the_first_model_say(
     case, one_layer, tmp_path, sentences
 ):

@@ -161,7 +161,7 @@ def compare(library, directory, model, texts, atol=1e-5):
 @pytest.mark.parametrize(
     ("seed", "family"),
     [
-        (0, "bert"),
+        pytest.param(0, "bert", marks=pytest.mark.slow),
         *(pytest.param(0, family, marks=WEEKLY) for family in FAMILIES if family != "bert"),
         *(pytest.param(1, family, marks=pytest.mark.slow) for family in FAMILIES),
         *(pytest.param(i, family, marks=WEEKLY) for i in range(2, 10) for family in FAMILIES),

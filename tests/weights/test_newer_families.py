@@ -580,15 +580,9 @@ def test_tensors_with_the_names_of_the_layers_of_ultrabert_are_read(
     jax.tree.map(np.testing.assert_array_equal, expected.params, found.params)
 
 
-FAST = {("ultrabert", 6)}
-
-
 def marks_of(family, seed):
-    if (family, seed) in FAST:
-        return ()
-    if family in NEWER_FAMILIES and seed < 1:
-        return pytest.mark.slow
-    return WEEKLY
+    is_in_ci = (family in NEWER_FAMILIES and seed < 1) or (family, seed) == ("ultrabert", 6)
+    return pytest.mark.slow if is_in_ci else WEEKLY
 
 
 @pytest.fixture(scope="module")
@@ -624,7 +618,7 @@ def test_an_odd_config_equals_transformers(family, seed, tmp_path, tiny_family, 
 
 
 ROPES = [kind for kind in ROPE_FIELDS if kind != "default"]
-ROPE_MARKS = {("eurobert", "llama3"): (), ("modernbert", "yarn"): pytest.mark.slow}
+ROPE_MARKS = {("eurobert", "llama3"): pytest.mark.slow, ("modernbert", "yarn"): pytest.mark.slow}
 
 
 @pytest.mark.parity

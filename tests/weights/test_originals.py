@@ -350,7 +350,9 @@ def test_a_model_of_transformers_in_composer_is_read_without_a_config(tmp_path):
 # Both.
 
 
-@pytest.mark.parametrize("trainer", others_weekly(("Megatron-LM", "FlexBERT"), "Megatron-LM"))
+@pytest.mark.parametrize(
+    "trainer", others_weekly(("Megatron-LM", "FlexBERT"), slow=("Megatron-LM",))
+)
 def test_convert_verifies_the_checkpoint_of_a_trainer(tmp_path, trainer, capsys):
     if trainer == "Megatron-LM":
         model = megatron_model(WORDS)

@@ -93,7 +93,7 @@ def numbers(answer):
 
 
 # Rankings, below, are those of the others.
-@pytest.mark.parametrize("kind", others_weekly(ASKED, "unpooled", "sparse", "tag"))
+@pytest.mark.parametrize("kind", others_weekly(ASKED, "sparse", slow=("unpooled", "tag")))
 def test_answers_of_onnx_are_those_of_jax_alone_and_in_a_batch(directories, texts, kind):
     if kind not in ("rank", "class", "tag"):
         texts.append("")
