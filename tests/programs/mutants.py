@@ -8,9 +8,10 @@ A seeded sample of mutants is drawn from the modules of `GROUPS`: another compar
 `and` for `or`, a condition negated, a number one higher, True for False. Each is made in a copy of
 the checkout, in which fast tests run until one fails: those first that have killed other mutants,
 then those that have the name of the module. With --coverage, these are the tests that run the
-changed statement, as the first command finds them (it needs pytest-cov); without it, and for what
-runs only when a module is imported, those of the group. The copy keeps the compiled programs of the
-checkout. A mutant that no test kills is equivalent, or shows what the tests do not see.
+changed statement, as the first command finds them (it needs pytest-cov), and then those of the same
+files, which may share a fixture that runs it; without it, and for what runs only when a module is
+imported, those of the group. The copy keeps the compiled programs of the checkout. A mutant that no
+test kills is equivalent, or shows what the tests do not see.
 
 Prints a line for each mutant that survives, and how many were killed in each group. With --output,
 each mutant is a line of JSON there with the test that killed it, and those that stand there already
@@ -166,26 +167,24 @@ def drawn(count: int, seed: int, only: str | None) -> list[Mutant]:
 
 
 class Tests(NamedTuple):
-    """Files of tests; the tests of them, or all if there are none; those that run first."""
+    """Files of tests; those of them that run first, in this order, and those that run next."""
 
     files: Sequence[str]
-    chosen: Collection[str]
     first: Sequence[str]
+    next: Collection[str]
 
 
 class Killers:
     """A plugin of pytest: runs the tests first that have killed most, and sends what failed."""
 
     def __init__(self, tests: Tests, failed: Connection):
-        self.chosen, self.failed = tests.chosen, failed
-        self.places = {name: place for place, name in enumerate(tests.first)}
+        self.places = {name: place - len(tests.first) for place, name in enumerate(tests.first)}
+        self.next, self.failed = tests.next, failed
         self.start = time.monotonic()
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        if self.chosen:
-            items[:] = [item for item in items if item.nodeid in self.chosen]
-        items.sort(key=lambda item: self.places.get(item.nodeid, len(self.places)))
+        items.sort(key=lambda item: self.places.get(item.nodeid, item.nodeid not in self.next))
 
     def pytest_runtest_protocol(self, item: pytest.Item) -> None:
         if time.monotonic() - self.start > SECONDS:
@@ -265,7 +264,7 @@ class Copy:
         source = path.read_bytes()
         path.write_bytes(source[: mutant.start] + mutant.text.encode() + source[mutant.stop :])
         process = self.processes.Process(
-            target=run_tests, args=(str(self.folder), Tests(files, chosen, first), failed)
+            target=run_tests, args=(str(self.folder), Tests(files, first, chosen), failed)
         )
         try:
             process.start()
