@@ -5,8 +5,11 @@ import functools
 import jax
 import numpy as np
 import pytest
+from scipy.special import log_expit, log_softmax
 
+from bertjax.model.heads import BertForSequenceClassification
 from bertjax.model.losses import CHOICE, CLASSES, MULTI_LABEL, PRETRAINING
+from bertjax.tasks.reranking import RerankOptions
 
 
 def random_outputs_and_batch(rows=6):
@@ -129,3 +132,29 @@ def test_weights_of_several_labels_are_pos_weight():
     loss.backward()
     np.testing.assert_allclose(found[0], loss.item(), rtol=1e-5)
     np.testing.assert_allclose(found[1], theirs.grad, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["binary", "listwise", "margin", "kl"])
+def test_losses_of_rankings_are_those_of_their_formulas(loss, tiny_config):
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(2, 3, 4)), rng.random((2, 3, 4))
+    labels /= labels.sum(-1, keepdims=True)
+    options = RerankOptions(loss=loss, temperature=0.5)
+    objective = BertForSequenceClassification(tiny_config).objective("ranking", options)
+    outputs = {"logits": logits.reshape(2, 12, 1)}
+    batch = {"labels": labels, "label_weights": np.ones((2, 3))}
+    arrays = jax.tree.map(np.float32, (outputs, batch))
+    sums = jax.jit(objective.sums)(*arrays)
+    found = objective.loss(sums, objective.weights(arrays[1]))
+    if loss == "binary":
+        values = -labels * log_expit(logits) - (1 - labels) * log_expit(-logits)
+        expected = values.mean()
+    elif loss == "listwise":
+        expected = -(labels * log_softmax(logits, axis=-1)).sum(-1).mean()
+    elif loss == "margin":
+        errors = logits - labels
+        expected = np.square(errors[..., :1] - errors[..., 1:]).mean()
+    else:
+        teacher, student = (log_softmax(x / 0.5, axis=-1) for x in (labels, logits))
+        expected = 0.25 * (np.exp(teacher) * (teacher - student)).sum(-1).mean()
+    np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -9,6 +9,7 @@ import pytest
 
 from bertjax.data.batches.batch import layout, pad_to
 from bertjax.model import FeatureTagger, TaggerConfig
+from bertjax.model.tagger import Lstm
 from tests.cases import others_weekly
 
 LENGTHS = (5, 3, 6)
@@ -46,6 +47,14 @@ def compiled(model, params, *inputs, **options):
 
 def applied(model, params, inputs, **options):
     return jax.tree.map(np.asarray, compiled(model, params, *inputs, **options))
+
+
+def test_an_lstm_starts_as_in_pytorch():
+    params = Lstm(100).init(
+        jax.random.key(0), np.zeros((1, 2, 3), np.float32), np.ones((1, 2), int)
+    )
+    values = np.concatenate([np.ravel(x) for x in jax.tree.leaves(params)])
+    assert 0.099 < np.abs(values).max() <= 0.1  # uniform, within size**-0.5
 
 
 @pytest.mark.parametrize("join", ["concat", "sum"])

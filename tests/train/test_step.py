@@ -266,7 +266,7 @@ def compiled(tiny, tiny_config, batch):
     def of(accumulation, recipe):
         setup = Setup(tiny_config, 8, accumulation=accumulation, recipe=recipe)
         step, state, placed = setup.put(tiny[1], batch)
-        return step.lower(state, placed, np.uint32(0), None).compile(), state
+        return step.lower(state, placed, np.uint32(0), None).compile(), state, placed
 
     return of
 
@@ -280,7 +280,7 @@ def compiled(tiny, tiny_config, batch):
     ],
 )
 def test_eight_devices_reduce_gradients_once_and_gather_nothing(compiled, accumulation, recipe):
-    step, state = compiled(accumulation, recipe)
+    step, state, _ = compiled(accumulation, recipe)
     text = step.as_text()
     collective = re.compile(
         r"= (.*) (all-reduce|all-gather|all-to-all|reduce-scatter|collective-permute)"
@@ -296,8 +296,14 @@ def test_eight_devices_reduce_gradients_once_and_gather_nothing(compiled, accumu
     assert elements == sum(x.size for x in jax.tree.leaves(state.params))
 
 
+def test_the_tokens_of_a_step_are_those_of_its_sequences(compiled, batch):
+    step, state, placed = compiled(4, ALL_TRAINED)
+    _, metrics = step(jax.tree.map(jnp.copy, state), placed, np.uint32(0), None)
+    assert metrics["tokens"] == np.sum(batch["sequence_ids"] > 0)
+
+
 def test_the_state_is_donated(compiled):
-    step, state = compiled(4, ALL_TRAINED)
+    step, state, _ = compiled(4, ALL_TRAINED)
     parameters = sum(x.nbytes for x in jax.tree.leaves(state))
     assert step.memory_analysis().alias_size_in_bytes >= parameters
     assert not re.findall(r"copy\(%state_opt_state\S*(mu|nu)\S*kernel", step.as_text())
