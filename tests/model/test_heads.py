@@ -35,6 +35,7 @@ def test_a_head_has_the_parameters_that_it_states(head, activation, tiny_config)
     assert parts == model.present_parts <= set(model.parts)
     assert model.class_part is None or model.class_part in model.parts
     assert any(path.startswith("bert/pooler") for path in paths) == model.needs_pooler
+    assert model.trained_encoders == ((model.config, "predictions" in parts),)
 
 
 @pytest.mark.parametrize("head", CLASSES.values(), ids=CLASSES)

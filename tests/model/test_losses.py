@@ -3,12 +3,14 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import log_expit, log_softmax
 
 from bertjax.model.heads import BertForSequenceClassification
-from bertjax.model.losses import CHOICE, CLASSES, MULTI_LABEL, PRETRAINING
+from bertjax.model.losses import CHOICE, CLASSES, MULTI_LABEL, PRETRAINING, STEP
+from bertjax.model.sparse_embedding import DOCUMENT_FLOPS, QUERY_FLOPS, with_warmup
 from bertjax.tasks.reranking import RerankOptions
 
 
@@ -158,3 +160,12 @@ def test_losses_of_rankings_are_those_of_their_formulas(loss, tiny_config):
         teacher, student = (log_softmax(x / 0.5, axis=-1) for x in (labels, logits))
         expected = 0.25 * (np.exp(teacher) * (teacher - student)).sum(-1).mean()
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_the_weights_of_sparsity_rise_quadratically():
+    names = (QUERY_FLOPS, DOCUMENT_FLOPS)
+    objective = with_warmup(PRETRAINING._replace(loss_weights=dict.fromkeys(names, 3.0)), 10)
+    sums, totals = dict.fromkeys(names, (2.0, 1.0)), dict.fromkeys(names, 1.0)
+    losses = [objective.loss(sums, totals | {STEP: jnp.asarray(n)}) for n in (0, 5, 10, 20)]
+    np.testing.assert_allclose(losses, [0, 3, 12, 12])
+    np.testing.assert_allclose(objective.loss(sums, totals), 12)  # an evaluation
