@@ -10,6 +10,7 @@ import pytest
 from bertjax.config import MeshConfig
 from bertjax.devices import sharding
 from bertjax.model import HEADS
+from bertjax.model.embeddings import Embeddings
 from bertjax.model.fused_attention import FUSED, flash_attention
 from tests.cases import WEEKLY, others_weekly
 
@@ -52,6 +53,20 @@ def in_one_row(alone: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def model_of(family, tiny_family, head="masked_lm"):
     config = tiny_family(family, max_position_embeddings=LENGTH + 2, **CHANGES[family])
     return HEADS[head](dataclasses.replace(config, initializer_range=0.1), num_labels=3)
+
+
+def test_tokens_of_esm_are_scaled_for_the_masked_ones_of_their_sequence(tiny_family):
+    """As in `EsmEmbeddings` of transformers: masked tokens are zeros, of 12 % in training."""
+    config = tiny_family("esm", token_dropout=True, mask_token_id=4)
+    ids = np.array([[5, 6, 4, 7, 8, 4, 4, 9]])
+    sequence_ids = np.array([[1, 1, 1, 1, 2, 2, 2, 0]])
+    module = Embeddings(config)
+    arguments = ids, np.zeros_like(ids), np.zeros_like(ids), sequence_ids, None
+    variables = module.init(jax.random.key(0), *arguments)
+    found = module.apply(variables, *arguments)
+    table = variables["params"]["word_embeddings"]["embedding"]
+    factors = 0.88 / (1 - np.array([1 / 4] * 4 + [2 / 3] * 3 + [0])) * (ids[0] != 4)
+    np.testing.assert_allclose(found[0], table[ids[0]] * factors[:, None], rtol=1e-5)
 
 
 @pytest.mark.parametrize("family", others_weekly(CHANGES, slow=("esm", "ultrabert")))

@@ -188,7 +188,10 @@ def teacher_of(temperature, weight):
 @pytest.mark.parity
 @pytest.mark.parametrize(
     "kind",
-    ["classes", *(pytest.param(x, marks=pytest.mark.slow) for x in SHAPES if x != "classes")],
+    [
+        *("classes", "span"),
+        *(pytest.param(x, marks=pytest.mark.slow) for x in SHAPES if x not in ("classes", "span")),
+    ],
 )
 def test_the_loss_of_a_task_is_that_of_pytorchs_formulas(kind):
     torch = pytest.importorskip("torch")

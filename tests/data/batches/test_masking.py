@@ -166,13 +166,16 @@ def test_ngrams_do_not_cross_a_special_token():
     )
     # Two gaps: three words, then two, then one.
     candidates = np.array([1, 2, 3, 5, 6, 8])
+    longest = np.zeros(6, int)
     for _ in range(200):
         bits = random_bits(rng, 6)
         found = _draw_sizes(candidates, np.zeros(6, int), np.arange(6), 50, bits)
-        assert (found >= 1).all() and (found <= [3, 2, 1, 2, 1, 1]).all()
+        assert (found >= 1).all()
+        longest = np.maximum(longest, found)
         # The third and fourth token follow each other, but belong to two sequences.
         apart = _draw_sizes(np.arange(6), np.array([0, 0, 0, 1, 1, 2]), np.arange(6), 50, bits)
         assert (apart <= [3, 2, 1, 2, 1, 1]).all()
+    assert longest.tolist() == [3, 2, 1, 2, 1, 1]
     # N-grams that overlap a drawn one are skipped, so that not every sequence has all 30.
     ones = dataclasses.replace(ones, max_predictions=30)
     numbers = [len(choose_positions(sequence(rng, 40), ones, rng)) for _ in range(200)]
