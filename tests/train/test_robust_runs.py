@@ -183,6 +183,9 @@ def test_a_spike_is_what_numpy_calls_one():
                 if i >= HISTORY // 2
             )
             assert bool(is_over(history, loss * factor, norm * factor)) == over
+        if i >= HISTORY // 2:
+            bound = losses[known].mean() + 3 * losses[known].std(ddof=1)
+            assert is_over(history, 1.0005 * bound, 0) and not is_over(history, 0.9995 * bound, 0)
         history = record(history, loss, norm, True)
     same = recorded(history, math.nan, math.inf, False)
     assert all((a == b).all() for a, b in zip(history, same, strict=True))

@@ -1,6 +1,7 @@
 """Masking follows the rules and shares of google-research/bert."""
 
 import dataclasses
+import hashlib
 import itertools
 import sys
 import types
@@ -157,6 +158,29 @@ def test_ngrams_of_n_words_have_a_probability_of_one_nth():
     # The last n-gram is cut to the budget, which leaves more short ones: about one of eleven.
     shares = counts[1:4] / counts.sum()
     np.testing.assert_allclose(shares, np.array([6, 3, 2]) / 11, atol=0.035)
+
+
+def test_sizes_of_ngrams_have_probabilities_of_one_nth():
+    words = np.arange(20_000)
+    bits = random_bits(np.random.default_rng(0), len(words))
+    sizes = _draw_sizes(words, np.zeros(len(words), int), words, 3, bits)
+    shares = np.bincount(sizes, minlength=4)[1:] / len(words)
+    np.testing.assert_allclose(shares, np.array([6, 3, 2]) / 11, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("max_ngram", "expected"), [(1, "d1a0316776b2726f"), (3, "049a2bdfb264bcf2")]
+)
+def test_whole_words_are_drawn_as_in_version_1(max_ngram, expected):
+    """So that a run that it began goes on with the same masks."""
+    masking, rng = dataclasses.replace(NGRAMS, max_ngram=max_ngram), np.random.default_rng(0)
+    chosen = [choose_positions(sequence(rng, 64), masking, rng) for _ in range(50)]
+    content = np.concatenate(chosen).astype("<i4").tobytes()
+    assert hashlib.sha256(content).hexdigest()[:16] == expected
+
+
+def test_bytes_that_are_no_text_are_question_marks():
+    assert b"a\xffb\xe0\xa4".decode("utf-8", "bertjax.bytes") == "a?b??"
 
 
 def test_ngrams_do_not_cross_a_special_token():
