@@ -618,7 +618,7 @@ def test_an_odd_config_equals_transformers(family, seed, tmp_path, tiny_family, 
 
 
 ROPES = [kind for kind in ROPE_FIELDS if kind != "default"]
-ROPE_MARKS = {("eurobert", "llama3"): pytest.mark.slow, ("modernbert", "yarn"): pytest.mark.slow}
+ROPE_MARKS = {("eurobert", "llama3"): (), ("modernbert", "yarn"): pytest.mark.slow}
 
 
 @pytest.mark.parity
