@@ -16,9 +16,9 @@ def vectors():
     return np.random.default_rng(0).normal(size=(EXAMPLES, TEXTS, SIZE)).astype(np.float32)
 
 
-def loss_of(objective, x, labels):
+def loss_of(objective, x, labels, weights=np.ones(EXAMPLES)):  # noqa: B008
     """Of examples in one row, or as an objective that compares examples takes them."""
-    labels, weights = jnp.asarray(labels), jnp.ones(len(x))
+    labels, weights = jnp.asarray(labels), jnp.asarray(weights, jnp.float32)
     if not objective.compares_examples:
         outputs = {"sentence_embedding": x.reshape(1, -1, x.shape[-1])}
         batch = {"labels": labels[None], "label_weights": weights[None]}
@@ -35,20 +35,20 @@ def loss_and_gradient(objective, vectors, labels):
 
 
 def formula(loss, x, scores, temperature):
-    """The value for texts [N, C, D], of examples that have no text twice, in float64."""
+    """The values [N] for texts [N, C, D] that are no text twice, or that of CoSENT, in float64."""
     unit = x / np.linalg.norm(x, axis=-1, keepdims=True)
     cosines = (unit[:, 0] * unit[:, 1]).sum(-1)
     own = np.arange(len(x))
     if loss in ("contrastive", "symmetric"):
         others = unit[:, 1:].reshape(-1, x.shape[-1])
         found = log_softmax(unit[:, 0] @ others.T / temperature, axis=1)
-        value = -found[own, own * (x.shape[1] - 1)].mean()
+        values = -found[own, own * (x.shape[1] - 1)]
         if loss == "contrastive":
-            return value
+            return values
         turned = log_softmax(unit[:, 1] @ unit[:, 0].T / temperature, axis=1)
-        return (value - turned[own, own].mean()) / 2
+        return (values - turned[own, own]) / 2
     if loss == "similarity":
-        return np.square(cosines - scores).mean()
+        return np.square(cosines - scores)
     if loss == "cosent":
         order = scores[:, None] < scores[None]
         differences = (cosines[:, None] - cosines[None])[order]
@@ -56,9 +56,9 @@ def formula(loss, x, scores, temperature):
     ours = (x[:, :1] * x[:, 1:]).sum(-1)
     if loss == "margin":
         errors = (ours[:, :1] - ours[:, 1:]) - (scores[:, :1] - scores[:, 1:])
-        return np.square(errors).mean()
+        return np.square(errors).mean(1)
     teacher, student = (log_softmax(s / temperature, axis=-1) for s in (scores, ours))
-    return temperature**2 * (np.exp(teacher) * (teacher - student)).sum(-1).mean()
+    return temperature**2 * (np.exp(teacher) * (teacher - student)).sum(-1)
 
 
 @pytest.mark.parametrize("matryoshka", [(), (5,)])
@@ -74,12 +74,16 @@ def test_values_are_those_of_the_formulas(vectors, loss, matryoshka):
     sizes = [x, *(x[..., :size] for size in matryoshka)]
     if matryoshka:
         sizes = [y / np.linalg.norm(y, axis=-1, keepdims=True) for y in sizes]
-    expected = sum(formula(loss, y, scores, 0.3) for y in sizes)
     is_in_batch = loss in ("contrastive", "symmetric")
+    weights = np.append(rng.uniform(0.5, 2, EXAMPLES - 1), 0)  # the last example does not exist
+    expected = 0
+    for y in sizes:
+        values = formula(loss, y[:-1], scores[:-1], 0.3)
+        expected += np.average(np.broadcast_to(values, EXAMPLES - 1), weights=weights[:-1])
     labels = np.arange(x[..., 0].size, dtype=np.int32).reshape(EXAMPLES, texts)
     labels = labels if is_in_batch else scores.astype(np.float32)
     objective = embedding_objective(loss, temperature=0.3, matryoshka=matryoshka)
-    found = jax.jit(lambda x: loss_of(objective, x, labels))(x.astype(np.float32))
+    found = jax.jit(lambda x: loss_of(objective, x, labels, weights))(x.astype(np.float32))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 

@@ -8,6 +8,7 @@ import pytest
 from bertjax.config.model import BertConfig
 from bertjax.model import encoder
 from bertjax.model.encoder import Encoder
+from bertjax.model.recipe import flattened
 
 CONFIG = BertConfig(
     hidden_size=8, num_hidden_layers=3, num_attention_heads=2, intermediate_size=12, vocab_size=9
@@ -21,6 +22,13 @@ def params():
     shapes = jax.eval_shape(lambda: Encoder(CONFIG).init(jax.random.key(0), X, IDS, None, IDS))
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32) / 2, shapes)
+
+
+def test_every_layer_starts_from_weights_of_its_own():
+    variables = jax.jit(Encoder(CONFIG).init)(jax.random.key(0), X, IDS, None, IDS)
+    for path, layers in flattened(variables).items():
+        if path.endswith("kernel"):
+            assert len(np.unique(layers.reshape(3, -1), axis=0)) == 3, path
 
 
 @pytest.mark.slow

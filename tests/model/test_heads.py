@@ -42,9 +42,9 @@ def test_a_head_has_the_parameters_that_it_states(head, activation, tiny_config)
 def test_logits_of_words_are_float32_in_bfloat16_too(tied, tiny_config):
     config = dataclasses.replace(tiny_config, tie_word_embeddings=tied)
     model = HEADS["masked_lm"](config, jnp.bfloat16)
-    ids = jnp.zeros((ROWS, LENGTH), jnp.int32)
-    outputs = jax.eval_shape(lambda key: model.init_with_output(key, ids)[0], jax.random.key(0))
-    assert outputs["logits"].dtype == jnp.float32
+    ids = jnp.arange(ROWS * LENGTH).reshape(ROWS, LENGTH)
+    logits = jax.jit(model.init_with_output)(jax.random.key(0), ids)[0]["logits"]
+    assert logits.dtype == jnp.float32 and (logits != logits.astype(jnp.bfloat16)).any()
 
 
 @pytest.mark.parametrize("head", CLASSES.values(), ids=CLASSES)
