@@ -90,7 +90,6 @@ def compare(found, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.exhaustive  # with several devices as well, below
 def test_cached_gradients_are_those_of_the_batch_in_one_piece(model, params, batch, expected):
     compare(gradients(model, params, batch, steps=4), expected)
 

@@ -240,6 +240,22 @@ def test_dropout_changes_with_the_step(tiny, tiny_config, batch):
     assert abs(losses[0] - losses[1]) > 1e-3
 
 
+@pytest.mark.parametrize("devices", [1, 8])
+def test_a_step_that_is_not_finite_changes_nothing_but_the_number_of_steps(
+    tiny, tiny_config, batch, devices
+):
+    weights = np.where(batch["masked_weights"] > 0, np.nan, 0).astype(np.float32)
+    damaged = {**batch, "masked_weights": weights}
+    step, state, placed = Setup(tiny_config, devices).put(tiny[1], damaged)
+    before = jax.device_get(state)
+    after, metrics = jax.device_get(step(state, placed, np.uint32(0), None))
+    assert metrics["skipped"] and np.isnan(metrics["loss"]) and after.step == 1
+    assert jax.tree.all(jax.tree.map(np.array_equal, before.params, after.params))
+    pairs = zip(*map(jax.tree.leaves, (before.opt_state, after.opt_state)), strict=True)
+    (schedule,) = [b for a, b in pairs if not np.array_equal(a, b)]
+    assert schedule == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mesh",

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import sys
 import types
+import unicodedata
 
 import numpy as np
 import pytest
@@ -340,7 +341,10 @@ def test_all_tokens_of_scripts_without_spaces_are_masked_at_times(language, kind
     # Each begins where a character does, so that no character is masked in parts.
     for token, starts in zip(tokenizer.tokens, unspaced.starts, strict=True):
         if starts:
-            assert tokenizer.written(token)[0] & 0xC0 != 0x80  # no byte inside a character
+            written = tokenizer.written(token)
+            assert written[0] & 0xC0 != 0x80  # no byte inside a character
+            text = written.decode(errors="ignore").strip()
+            assert not unicodedata.category(text[:1] or "a").startswith("M")  # no mark of a letter
 
 
 def test_words_of_scripts_with_spaces_stay_as_they_are():
