@@ -68,7 +68,7 @@ class RerankOptions(RetrievalOptions):
     )
 
     loss: Literal["binary", "listwise", "margin", "kl"] | None = None
-    """Training loss (docs/embeddings.md): binary of each passage, listwise over the passages of a
+    """Training loss (docs/finetune.md): binary of each passage, listwise over the passages of a
     query, margin or kl of a teacher's scores; None: listwise if there are negatives, else
     binary."""
     temperature: Positive | None = None
