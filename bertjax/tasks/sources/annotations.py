@@ -218,7 +218,7 @@ def _of_task(task: _Values, not_read: Counter[str], kind: TableKind) -> dict[str
     not_read[_OTHERS] += len(done) - 1
     for result in max(done, key=_age)["result"]:
         sort = result["type"]
-        name = result.get("from_name")
+        name = str(result.get("from_name") or sort)
         value = result.get("value")
         if sort == "labels":
             row.setdefault(name, []).append(value)

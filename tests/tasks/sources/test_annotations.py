@@ -161,6 +161,14 @@ def test_label_studio_names_its_text_and_its_groups_of_labels(tmp_path):
     with pytest.raises(ValueError, match="groups of labels ner, w.*--label_column"):
         read(path)
     assert read(path, columns=Columns(text="mail", label="w"))[0] == [(TEXT, [("lives", "V")])]
+    path = write(
+        tmp_path / "c.json", [task(1, TEXT, [result[0] | {"from_name": None}])], lines=False
+    )
+    assert read(path)[0] == [(TEXT, [("Anna", "Per_son")])]
+    nameless = [result[0], result[1] | {"from_name": None}]
+    path = write(tmp_path / "d.json", [task(1, TEXT, nameless)], lines=False)
+    with pytest.raises(ValueError, match="groups of labels labels, ner.*--label_column"):
+        read(path)
 
 
 def test_json_min_reads_the_newest_of_the_annotations_of_a_text(tmp_path):
