@@ -114,6 +114,7 @@ def test_clients_of_openai_get_what_they_expect(loaded, sentences):
             openai.OpenAI(base_url=client.base_url, api_key="x").models.list()
 
 
+@pytest.mark.slow
 def test_the_inference_client_of_hugging_face_gets_what_it_expects(loaded, directories, sentences):
     from huggingface_hub import InferenceClient
 

@@ -118,7 +118,7 @@ def assert_close_trees(found, expected, tolerance: float) -> None:
 @pytest.mark.parametrize(
     ("platform", "heads", "causal"),
     [
-        ("gpu", 2, False),
+        pytest.param("gpu", 2, False, marks=pytest.mark.slow),
         pytest.param("tpu", 8, False, marks=pytest.mark.slow),
         *(pytest.param("tpu", *x, marks=WEEKLY) for x in ((2, False), (4, True))),
         *(pytest.param("gpu", *x, marks=WEEKLY) for x in ((4, True), (8, False))),

@@ -240,7 +240,7 @@ def test_dropout_changes_with_the_step(tiny, tiny_config, batch):
     assert abs(losses[0] - losses[1]) > 1e-3
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [1, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_step_that_is_not_finite_changes_nothing_but_the_number_of_steps(
     tiny, tiny_config, batch, devices
 ):

@@ -299,6 +299,7 @@ def compared_heads(family: str) -> list[str]:
     return [head for head in OF_TRANSFORMERS if head in known]
 
 
+@pytest.mark.slow
 @pytest.mark.parity
 def test_contacts_of_residues_equal_transformers(tmp_path, tiny_family):
     theirs = their_model(tiny_family("esm"), "masked_lm", 0)
